@@ -49,7 +49,7 @@ from trainer.train.packs.sequential import SequentialPack
 TIMED = {  # module and name of a function -> phase; time inside of another one counts there
     ("trainer.train.inputs.source", "plan_and_open"): "plan",
     ("trainer.train.inputs.source", "read_parts"): "read",
-    ("trainer.train.inputs.rows", "_inputs"): "features",
+    ("trainer.train.inputs.source", "inputs_of"): "features",
     ("trainer.train.workers.worker", "read_source"): "prepare",
     ("trainer.train.workers.helpers", "read_source"): "prepare",
     ("trainer.train.packs.sequential", "SequentialPack.step"): "steps",
@@ -61,7 +61,7 @@ TIMED = {  # module and name of a function -> phase; time inside of another one 
 PHASES = (*dict.fromkeys(TIMED.values()), "validation")
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 SETTINGS = ("model.hidden=64", "train.batch=256", "train.epochs=1", "expert.tune=never")
-LOADED = "import trainer.train.workers.worker, sklearn.linear_model"
+LOADED = "import trainer.train.workers.worker"
 
 
 class Timers:
@@ -70,6 +70,7 @@ class Timers:
     def __init__(self, folder: Path) -> None:
         self._folder, self._spent = folder, defaultdict[str, float](float)
         self._inside = threading.local()
+        os.register_at_fork(after_in_child=self._spent.clear)  # what the parent spent is the parent's
 
     def timed(self, function: Callable[..., Any], phase: str) -> Callable[..., Any]:
         """Return the function with its CPU-seconds added to a phase, and written after each file."""
@@ -97,8 +98,8 @@ class Timers:
             *classes, last = name.split(".")
             for one in classes:
                 owner = getattr(owner, one)
-            function = _no_step if free and phase == "steps" else getattr(owner, last)
-            setattr(owner, last, self.timed(function, phase))
+            is_free = free and phase == "steps"  # not timed: timers cost more than such a step
+            setattr(owner, last, _no_step if is_free else self.timed(getattr(owner, last), phase))
         piece: Any = importlib.import_module("trainer.train.piece")
         made = piece.validation_of
         piece.validation_of = lambda *given: self._validation(made(*given))

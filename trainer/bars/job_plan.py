@@ -32,6 +32,7 @@ from trainer.bars.series_plan import BarTimes, Plan
 from trainer.bars.symbol_plan import follow, plan_folds, refuse_large_batch, warmup_of
 from trainer.base.errors import DataError
 from trainer.base.files import open_plain
+from trainer.base.freed_memory import release_freed_memory
 from trainer.base.text import some_of
 from trainer.data.calendar import session_clock
 from trainer.data.read.candles import Candles, bars_sha256, time_text
@@ -66,6 +67,7 @@ def plan_data(job: Job, folder: CandleFolder) -> DataPlan:
         planned = _plan_together(job, folder)
     else:
         planned = _plan_each(folder, folder.symbols, lambda candles: plan_folds(candles, job))
+    release_freed_memory()  # of reading: whoever plans trains nothing
     symbols = {symbol: entry for symbol, entry in planned.items() if isinstance(entry, SymbolPlan)}
     refused = {symbol: entry for symbol, entry in planned.items() if isinstance(entry, RefusedSymbol)}
     if not symbols:
@@ -106,6 +108,14 @@ def plans_of(candles: Candles, job: Job, entry: SymbolPlan) -> tuple[Plan, ...]:
     """Return the symbol's plan for each fold, derived from the job's plan. Raises DataError for other bars or
     counts.
     """
+    refuse_other_bars(candles, entry)
+    return folds_of(candles, job, entry)
+
+
+def folds_of(candles: Candles, job: Job, entry: SymbolPlan) -> tuple[Plan, ...]:
+    """Return `plans_of` of candles whose bars are known to be the plan's; prices that the target does not
+    read may be gone.
+    """
     hole = np.zeros(len(candles), dtype=bool)
     for start, stop in entry.holes:
         hole[start:stop] = True
@@ -124,6 +134,7 @@ def plans_of_panel(
     target, plans = entries[0].target_of(job), {}
     for entry in entries:
         candles = panel[entry.symbol]
+        refuse_other_bars(candles, entry)
         plans[entry.symbol] = _follow(candles, job, entry, calendar.times(candles), target=target)
     return plans
 
@@ -131,14 +142,14 @@ def plans_of_panel(
 def _follow(
     candles: Candles, job: Job, entry: SymbolPlan, time: BarTimes, *, target: TargetSettings
 ) -> tuple[Plan, ...]:
-    _refuse_other_bars(candles, entry)
     folds = [fold.spans for fold in entry.folds]
     plans = follow(candles, job, time, target, horizon_bars=entry.horizon_bars, folds=folds)
     _refuse_other_windows(plans, entry)
     return plans
 
 
-def _refuse_other_bars(candles: Candles, entry: SymbolPlan) -> None:
+def refuse_other_bars(candles: Candles, entry: SymbolPlan) -> None:
+    """Raise DataError unless the candles have the bars of the plan."""
     symbol = candles.symbol
     if len(candles) != entry.bars or bars_sha256(candles) != entry.sha256:
         raise DataError(

@@ -32,6 +32,7 @@ from trainer.job.start_model import StartModel, start_model_of
 from trainer.models.pretrained import nanoseconds_of
 from trainer.targets.target import TargetSettings
 
+PART = 1 << 20  # bars that are looked at together
 FEWEST_TEST_LABELS = 20  # non-overlapping, when a horizon is chosen: fewer say next to nothing of a forecast
 
 
@@ -60,13 +61,17 @@ class BarTimes:
 
         `reach` is the number of bars before it that the target reads.
         """
-        rows_T = self.rows_of(np.arange(len(self.holes), dtype=np.int64))
-        bars = np.flatnonzero(rows_T >= self.first_row(warmup=warmup, bars_seen=bars_seen))
-        bars = bars[bars >= reach]
-        passed_T = np.cumsum(self.breaks)[rows_T]
+        first_row = self.first_row(warmup=warmup, bars_seen=bars_seen)
+        passed_R, readable = _passed(self.breaks), []
+        passed_T = passed_R[1:] if self.rows is None else passed_R[1:][self.rows]
         broken_T = np.diff(passed_T, prepend=passed_T[:1]) > 0  # missing dates don't count
-        bars = bars[clear_of_holes(broken_T, bars - reach, bars)]
-        return np.asarray(bars[clear_of_holes(self.breaks, rows_T[bars] - bars_seen + 1, rows_T[bars])])
+        passed_T = _passed(broken_T)
+        for some in _parts(np.arange(len(self.holes), dtype=np.int64)):
+            bars = some[(self.rows_of(some) >= first_row) & (some >= reach)]
+            bars = bars[_is_clear(passed_T, bars - reach, bars)]
+            rows = self.rows_of(bars)
+            readable.append(bars[_is_clear(passed_R, rows - bars_seen + 1, rows)])
+        return np.concatenate(readable)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,10 +160,12 @@ def label_bars(
         return Labelled(target=target, labels_TK=labels_TK, ends=ends, bars=bars)
     labels = target.label(candles, time.clock)
     ends = labels.ends_T
-    bars = bars[ends[bars] >= 0]
     unbroken = ends if labels.unbroken_T is None else labels.unbroken_T
-    bars = bars[clear_of_holes(time.holes, bars + 1, unbroken[bars])]
-    return Labelled(target=target, labels_TK=labels.values_TK, ends=ends, bars=bars)
+    passed_T, whole = _passed(time.holes), []
+    for some in _parts(bars):
+        some = some[ends[some] >= 0]
+        whole.append(some[_is_clear(passed_T, some + 1, unbroken[some])])
+    return Labelled(target=target, labels_TK=labels.values_TK, ends=ends, bars=np.concatenate(whole))
 
 
 def lay_out(
@@ -285,8 +292,23 @@ def bars_for_labels(clock: np.ndarray, test_fraction: float) -> int:
 
 def clear_of_holes(hole: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
     """Return (N,) bool: whether there is no hole before any of the bars `first` to `last`, both included."""
-    passed = np.concatenate([[0], np.cumsum(hole)])
+    return _is_clear(_passed(hole), first, last)
+
+
+def _passed(hole: np.ndarray) -> np.ndarray:
+    """Return (T + 1,) int32: the number of holes before each bar, itself included from 1 on."""
+    passed = np.zeros(len(hole) + 1, dtype=np.int32)
+    np.cumsum(hole, out=passed[1:])
+    return passed
+
+
+def _is_clear(passed: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
     return np.asarray(passed[last + 1] == passed[first])
+
+
+def _parts(bars: np.ndarray) -> list[np.ndarray]:
+    """Return bars in parts, one at least: what is made of one is small beside a long series."""
+    return np.split(bars, range(PART, len(bars), PART))
 
 
 def count_separate(bars: np.ndarray, ends: np.ndarray) -> int:

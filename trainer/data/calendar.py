@@ -94,7 +94,7 @@ def session_clock(timestamps: np.ndarray, timeframe: str, calendar: str) -> np.n
         turned = timestamps - _day_turns(timestamps, step)[_week_of(timestamps) - _week_of(timestamps[0])]
     else:
         turned = timestamps - _usual_turn(_day_turns(timestamps, MINUTE))
-    _, session, bars = np.unique(turned // DAY, return_inverse=True, return_counts=True)
+    session, bars = _numbered(turned // DAY)
     since = turned % DAY
     if not step:
         small = bars < _SMALLEST_SESSION * np.median(bars)
@@ -102,6 +102,16 @@ def session_clock(timestamps: np.ndarray, timeframe: str, calendar: str) -> np.n
         since = np.where(small[session], 0, since)
         session = (np.cumsum(~small) - ~small)[session]
     return np.asarray(session * DAY + since)
+
+
+def _numbered(days: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the number (N,) of each bar's day among those with bars, and how many bars each has."""
+    steps = np.diff(days, prepend=days[:1])
+    if (steps < 0).any():
+        _, number, bars = np.unique(days, return_inverse=True, return_counts=True)
+        return number, bars
+    number = np.cumsum(steps > 0)
+    return number, np.bincount(number)
 
 
 def _usual_turn(turns: np.ndarray) -> int:

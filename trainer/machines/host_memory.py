@@ -14,7 +14,7 @@ from trainer.job.job import Job
 GIB = 2**30
 _CELLS, _CELL_BYTES = 6, 8  # of a file's row: time, four prices, volume
 _PIECE_BYTES = 48 << 20  # temporaries of computing features, part of a series at a time
-_INDEX_BYTES = 8  # of a row that the scaler reads
+_OTHER_BYTES = 24  # of a bar: its clock, holes and calendar
 # Of a worker's part of the host memory, that a piece's rows may take. The rest is for its candles, for the
 # rows of the piece before or after it, and for the system.
 ROWS_SHARE = 0.25
@@ -32,18 +32,20 @@ def host_gib() -> float:
 def source_gib(*, bars: int, rows: int, folds: int, job: Job = Job(), on_disk: bool = False) -> float:
     """Return the host memory that reading and preparing a symbol takes at its peak, in GiB; an estimate.
 
-        48 MiB + rows x 48 B x 2 + bars x (inputs x 4 B + 8 B + 48 B x 2 + folds x 32 B)
+        48 MiB + the larger of
+            rows x 48 B x 3                                        reading
+            bars x (inputs x 4 B + 48 B + 24 B + folds x 32 B)     preparing
 
-    Each column of the job's files adds 8 B to the 48. `rows` are the symbol's rows in its files, held as read
-    and as numbers (x 2). `bars`, those of them that are used, are held as inputs (not if they stay
-    `on_disk`), as an index while the scaler is fitted, as candles (twice while they are hashed), and for each
-    fold as labels, window starts and temporaries. Measured with three million bars of one file: 0.74 GiB
-    (estimate 1.11) in memory, 0.38 (0.70) with rows on the disk (2026-11-27).
+    Each column of the job's files adds 8 B to the 48. `rows` are the symbol's rows in its files, held as
+    read, as numbers, and in what allocators keep. What they took is given back before `bars`, those of them
+    that are used, get their inputs (which may stay `on_disk`); beside these are the candles, and for each
+    fold clock, labels, window starts and temporaries. Measured with 4,000,000 bars of one file: 0.88 GiB
+    (estimate 0.99; 2026-11-27).
     """
     row_bytes = (_CELLS + len(job.data.further)) * _CELL_BYTES
     inputs = 0 if on_disk else len(job.data.inputs) * FLOAT
-    a_bar = inputs + _INDEX_BYTES + 2 * row_bytes + folds * 32
-    return (_PIECE_BYTES + 2 * rows * row_bytes + bars * a_bar) / GIB
+    preparing = bars * (inputs + row_bytes + _OTHER_BYTES + folds * 32)
+    return (_PIECE_BYTES + max(rows * 3 * row_bytes, preparing)) / GIB
 
 
 def rows_gib(job: Job, *, bars: int) -> float:

@@ -46,8 +46,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-# Libraries of a node's agent, its smoke test, the trainer and its workers. Scores load scikit-learn.
-LIBRARIES = ("boto3", "numpy", "pyarrow.parquet", "safetensors.torch", "torch", "sklearn.linear_model")
+# Libraries of a node's agent, its smoke test, the trainer and its workers.
+LIBRARIES = ("boto3", "numpy", "pyarrow.parquet", "safetensors.torch", "torch")
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # linux/prctl.h
 HEADER_BYTES = 8
 MOST_FILES = 64

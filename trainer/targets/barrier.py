@@ -43,7 +43,6 @@ class Barrier(VolatilityUnitSettings):
     )
     proper = ("log_loss", "brier")
     long_above = 0.0
-    libraries = ("sklearn.linear_model",)
     table = (
         Column(title="accuracy (base rate)", value=("accuracy",), beside=("base_rate",)),
         column("log loss", "log_loss", baseline="unconditional"),
@@ -139,7 +138,8 @@ class Barrier(VolatilityUnitSettings):
         import numpy as np
 
         from trainer.targets.boosting import NAME, boosted
-        from trainer.targets.scoring import features_of, logistic, of_training
+        from trainer.targets.logistic import logistic
+        from trainer.targets.scoring import features_of, of_training
 
         labels_NK = of_training(series)
         classes_N = labels_NK[:, 0].astype(np.int64)
@@ -153,9 +153,10 @@ class Barrier(VolatilityUnitSettings):
             **({NAME: trees.scored} if trees else {}),
         }
 
-    def scores(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
+    def scores_of(self, values: PerBar, forecast_N: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
         """Return the scores with base_rate, the accuracy of always predicting the most frequent class."""
-        return {**super().scores(forecast_N, labels_NK), "base_rate": float(_shares(labels_NK).max())}
+        shares = _shares(labels_NK)
+        return {**super().scores_of(values, forecast_N, labels_NK), "base_rate": float(shares.max())}
 
     def per_bar(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:
         """Return accuracy, log_loss and brier."""

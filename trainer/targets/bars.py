@@ -50,8 +50,9 @@ def squared_returns(close_T: np.ndarray) -> np.ndarray:
 
 def ends_after(num_bars: int, horizon: int) -> np.ndarray:
     """Return (T,) int64: the bar `horizon` bars later; -1 past the end."""
-    ends_T = np.arange(num_bars, dtype=np.int64) + horizon
-    return np.where(ends_T < num_bars, ends_T, -1)
+    ends_T = np.arange(horizon, num_bars + horizon, dtype=np.int64)
+    ends_T[max(0, num_bars - horizon) :] = -1
+    return ends_T
 
 
 def trailing_deviation(close_T: np.ndarray, span: int) -> np.ndarray:

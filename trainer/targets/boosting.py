@@ -55,19 +55,24 @@ def boosted(series: Sequence[Rows], labels_N: np.ndarray, objective: str, **sett
     learned, held = (_evenly(np.flatnonzero(some)) for some in (~held_N, held_N))
     if not len(learned) or not len(held):
         return None
-    fitted = lightgbm.Dataset(x_train[learned], labels_N[learned], free_raw_data=False)
+    x_held = x_train.take(held)
+    fitted = lightgbm.Dataset(
+        x_train.take(learned), labels_N[learned].astype(np.float64), free_raw_data=False
+    )
     booster = lightgbm.train(
         {**SETTINGS, "objective": objective, **settings},
         fitted,
         num_boost_round=MOST_TREES,
-        valid_sets=[fitted.create_valid(x_train[held], labels_N[held])],
+        valid_sets=[fitted.create_valid(x_held, labels_N[held])],
         callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
     )
 
     def forecast(x: np.ndarray) -> np.ndarray:
         return np.asarray(booster.predict(x, num_iteration=booster.best_iteration), dtype=np.float64)
 
-    return Boosted(scored=forecast(x_scored), held=forecast(x_train[held]), held_bars=held)
+    return Boosted(
+        scored=np.concatenate([forecast(x) for x in x_scored.blocks()]), held=forecast(x_held), held_bars=held
+    )
 
 
 def _last(bars: int) -> np.ndarray:

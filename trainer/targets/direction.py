@@ -36,7 +36,6 @@ class Direction(HorizonSettings):
     )
     proper = ("log_loss", "brier")
     long_above = 0.5
-    libraries = ("sklearn.linear_model",)
     table = (
         Column(title="accuracy (base rate)", value=("accuracy",), beside=("base_rate",)),
         Column(title="AUC (logistic)", value=("auc",), beside=("baselines", "logistic", "auc")),
@@ -57,7 +56,8 @@ class Direction(HorizonSettings):
         labels = np.full(len(close), np.nan, dtype=np.float32)
         if len(close) > horizon:
             change = close[horizon:] - close[:-horizon]  # has the sign of the log ratio
-            labels[: len(change)] = np.where(change > 0, 1.0, np.where(change < 0, 0.0, np.nan))
+            labels[: len(change)][change > 0] = 1.0
+            labels[: len(change)][change < 0] = 0.0
         return Labels(values_TK=labels[:, None], ends_T=ends_after(len(close), horizon))
 
     def flaw(self, labels_NK: np.ndarray) -> tuple[str, str]:
@@ -117,19 +117,20 @@ class Direction(HorizonSettings):
 
         from trainer.targets.boosting import NAME, boosted
         from trainer.targets.direction_scores import last_move, lean
-        from trainer.targets.scoring import features_of, logistic, of_training
+        from trainer.targets.logistic import logistic
+        from trainer.targets.scoring import features_of, of_training
 
-        labels = of_training(series)[:, 0]
+        ups = of_training(series)[:, 0] > 0.5
         before = [last_move(rows.candles.close, rows.train, self.horizon) for rows in series]
         moved = np.concatenate([last_move(rows.candles.close, rows.scored, self.horizon) for rows in series])
-        by = lean(np.concatenate(before), labels)
+        by = lean(np.concatenate(before), ups)
         x_train, x_scored = features_of(series)
-        trees = boosted(series, labels, "binary")
+        trees = boosted(series, ups, "binary")
         return {
-            "base_rate": np.full(len(moved), float(labels.mean())),
+            "base_rate": np.full(len(moved), float(ups.mean())),
             "persistence": 0.5 + by * moved,
             "reversal": 0.5 - by * moved,
-            "logistic": logistic(x_train, labels > 0.5, x_scored)[:, 1],
+            "logistic": logistic(x_train, ups, x_scored)[:, 1],
             **({NAME: trees.scored} if trees else {}),
         }
 
@@ -138,7 +139,7 @@ class Direction(HorizonSettings):
 
         return scores_per_bar(forecast_N, labels_NK)
 
-    def scores(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
+    def scores_of(self, values: PerBar, forecast_N: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
         """Return the scores with base_rate, the accuracy of always predicting the more frequent label."""
         share = float((labels_NK > 0.5).mean())
-        return {**super().scores(forecast_N, labels_NK), "base_rate": max(share, 1 - share)}
+        return {**super().scores_of(values, forecast_N, labels_NK), "base_rate": max(share, 1 - share)}

@@ -10,6 +10,8 @@ import numpy as np
 
 from trainer.targets.scoring import PerBar, correlation_per_bar
 
+PART = 1 << 20  # bars that are looked at together
+
 
 def scores_per_bar(forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:
     """Return the scores of probabilities of label 1, as `TargetSettings.per_bar` has them.
@@ -33,13 +35,17 @@ def scores_per_bar(forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:
 
 def last_move(close: np.ndarray, bars: np.ndarray, horizon: int) -> np.ndarray:
     """Return the sign (N,) of the move over the `horizon` bars that end at each bar."""
-    return np.asarray(np.sign(close[bars] - close[np.maximum(bars - horizon, 0)]))
+    moved = np.empty(len(bars), dtype=np.int8)
+    for first in range(0, len(bars), PART):
+        some = bars[first : first + PART]
+        moved[first : first + PART] = np.sign(close[some] - close[np.maximum(some - horizon, 0)])
+    return moved
 
 
-def lean(moved: np.ndarray, labels: np.ndarray) -> float:
+def lean(moved: np.ndarray, ups: np.ndarray) -> float:
     """Return how far from one half a forecast by the last move is: as far as its hit rate in training."""
     known = moved != 0
-    hit_rate = float(np.mean((moved[known] > 0) == (labels[known] > 0.5))) if known.any() else 0.5
+    hit_rate = float(np.mean((moved[known] > 0) == ups[known])) if known.any() else 0.5
     return min(max(abs(hit_rate - 0.5), 1e-6), 0.5 - 1e-6)
 
 

@@ -288,16 +288,14 @@ class Position(TargetSettings):
             "invested": abs(made.position),
         }
 
-    def scores(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
+    def scores_of(self, values: PerBar, forecast_N: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
         """Return the scores with drawdown, the largest loss since a peak, and sharpe_ratio, the mean growth
         of a bar over its deviation. Accounts of several series stand one after another.
         """
         from trainer.targets.position_account import drawdown, sharpe
 
-        values = {
-            name: each for name, each in self.per_bar(forecast_N, labels_NK).items() if each is not None
-        }
-        means = {name: float(each.mean()) for name, each in values.items()}
-        growth = values["growth"]
+        known = {name: each for name, each in values.items() if each is not None}
+        means = {name: float(each.mean()) for name, each in known.items()}
+        growth = known["growth"]
         others = {"drawdown": drawdown(growth / BASIS), "sharpe_ratio": sharpe(growth)}
         return {"n": len(forecast_N), **means, **others}

@@ -5,7 +5,7 @@ Shapes: N bars to score, K label columns, F features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ Events = Mapping[
 ]  # event -> its chances (N,), and whether it happened (N,)
 MOST_FITTED = 100_000  # bars, evenly spread, that a quantile regression learns from
 QUANTILE_STEPS, TEMPERATURE_STEPS = 60, 30
+PART = 1 << 22  # bars that are looked at together
+BLOCK = 4096  # bars whose features are computed together: they stay in the cache of a core
 RIDGE = 1.0  # penalty on scaled features: keeps weights of collinear ones finite
 
 
@@ -77,13 +79,45 @@ def num_scored(series: Sequence[Rows]) -> int:
     return sum(len(rows.scored) for rows in series)
 
 
-def features_of(series: Sequence[Rows]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the scaled features (N, F) of the training bars and of the scored bars of all series,
-    concatenated.
-    """
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """The scaled features (N, F) of bars of several series, computed a block at a time."""
+
+    parts: tuple[tuple[Callable[[np.ndarray], np.ndarray], np.ndarray], ...]  # `Rows.features`, and rows
+
+    def __len__(self) -> int:
+        return sum(len(bars) for _, bars in self.parts)
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Yield the features (B, F) float32 of the bars in their order."""
+        for features, bars in self.parts:
+            for first in range(0, len(bars), BLOCK):
+                yield features(bars[first : first + BLOCK])
+
+    def take(self, places: np.ndarray) -> np.ndarray:
+        """Return the features (M, F) of some of the bars, by their places (M,), ascending."""
+        ends = np.cumsum([len(bars) for _, bars in self.parts])
+        by_part = np.split(places, np.searchsorted(places, ends[:-1]))
+        begins = (0, *ends[:-1])
+        both = zip(self.parts, by_part, begins, strict=True)
+        return np.concatenate([features(bars[some - begin]) for (features, bars), some, begin in both])
+
+
+Table = Features | np.ndarray  # features (N, F)
+
+
+def blocks_of(table: Table) -> Iterator[np.ndarray]:
+    """Yield features (B, F) in their order, a block at a time."""
+    if isinstance(table, Features):
+        return table.blocks()
+    return (table[first : first + BLOCK] for first in range(0, len(table), BLOCK))
+
+
+def features_of(series: Sequence[Rows]) -> tuple[Features, Features]:
+    """Return the scaled features of the training bars and of the scored bars of all series, concatenated."""
     return (
-        np.concatenate([rows.features(rows.train) for rows in series]),
-        np.concatenate([rows.features(rows.scored) for rows in series]),
+        Features(parts=tuple((rows.features, rows.train) for rows in series)),
+        Features(parts=tuple((rows.features, rows.scored) for rows in series)),
     )
 
 
@@ -94,9 +128,20 @@ def day_cells(rows: Rows, horizon: int) -> tuple[np.ndarray, str]:
     bars would give far too narrow intervals.
     """
     times = rows.candles.timestamp
-    if horizon <= np.median(np.unique(times // DAY, return_counts=True)[1]):
+    begins = begins_of(times[first : first + PART] // DAY for first in range(0, len(times), PART))
+    if horizon <= np.median(np.diff(begins, append=len(times))):
         return times[rows.scored] // DAY, "1 day"
     return rows.scored // horizon, counted(horizon, "bar")
+
+
+def begins_of(parts: Iterable[np.ndarray]) -> np.ndarray:
+    """Return the place at which each cell begins, of cells in ascending order, given in parts."""
+    begins, first, last = [], 0, None
+    for cells in parts:
+        before = cells[:1] - 1 if last is None else last
+        begins.append(first + np.flatnonzero(np.diff(cells, prepend=before)))
+        first, last = first + len(cells), cells[-1:]
+    return np.concatenate(begins)
 
 
 def correlation_per_bar(x_N: np.ndarray, y_N: np.ndarray) -> np.ndarray | None:
@@ -112,35 +157,18 @@ def correlation_per_bar(x_N: np.ndarray, y_N: np.ndarray) -> np.ndarray | None:
     return np.asarray(correlation + x_N * y_N - correlation / 2 * (x_N**2 + y_N**2))
 
 
-def logistic(x_train: np.ndarray, classes_N: np.ndarray, x_scored: np.ndarray) -> np.ndarray:
-    """Return the probabilities (N, C) of the classes that training has, in ascending order, by a ridge
-    logistic regression on scaled features, fitted on training.
-
-    The loss is convex and the solver Newton's: exact to 1e-8 within a few steps. Uses one thread, like a
-    worker.
-    """
-    from sklearn.linear_model import LogisticRegression  # late: importing it takes a second
-    from threadpoolctl import threadpool_limits
-
-    if len(np.unique(classes_N)) == 1:
-        return np.ones((len(x_scored), 1))
-    model = LogisticRegression(C=1 / RIDGE, solver="newton-cholesky", tol=1e-8)
-    with threadpool_limits(1, user_api="blas"):
-        model.fit(x_train.astype(np.float64), classes_N)
-        return np.asarray(model.predict_proba(x_scored.astype(np.float64)))
-
-
-def linear_quantile(
-    x_train: np.ndarray, labels_N: np.ndarray, x_scored: np.ndarray, level: float
-) -> np.ndarray:
+def linear_quantile(x_train: Table, labels_N: np.ndarray, x_scored: Table, level: float) -> np.ndarray:
     """Return the forecasts (N,) of a quantile by a linear regression on scaled features, fitted on training.
 
     Least squares again and again, weighted by how far each label was missed: majorization of the pinball loss
     (Hunter and Lange 2000, https://doi.org/10.1080/10618600.2000.10474866), smoothed by a thousandth of a
     deviation.
     """
-    x, some = with_intercept(x_train), slice(None, None, 1 + len(labels_N) // MOST_FITTED)
-    x, labels = x[some], labels_N[some]
+    some = np.arange(0, len(labels_N), 1 + len(labels_N) // MOST_FITTED)
+    x, labels = (
+        with_intercept(x_train.take(some) if isinstance(x_train, Features) else x_train[some]),
+        labels_N[some],
+    )
     smooth = 1e-3 * (float(labels.std()) or 1.0)
     weights = np.linalg.lstsq(x, labels, rcond=None)[0]
     for _ in range(QUANTILE_STEPS):
@@ -148,7 +176,7 @@ def linear_quantile(
         ridge = np.full(x.shape[1], 1e-9 * float(inverse.sum()))
         pull = (x * inverse[:, None]).T @ labels + (2 * level - 1) * x.sum(axis=0)
         weights = np.linalg.solve((x * inverse[:, None]).T @ x + np.diag(ridge), pull)
-    return np.asarray(with_intercept(x_scored) @ weights)
+    return _products(x_scored, weights)
 
 
 def temperature(logits_NC: np.ndarray, classes_N: np.ndarray) -> float:
@@ -166,21 +194,32 @@ def temperature(logits_NC: np.ndarray, classes_N: np.ndarray) -> float:
         curve = float(((chances * logits_NC**2).sum(axis=1) - means**2).mean())
         if curve <= 1e-12:
             break
-        scale = min(max(scale - min(max(slope / curve, -scale / 2), scale), 1 / 8), 8.0)
+        before, scale = scale, min(max(scale - min(max(slope / curve, -scale / 2), scale), 1 / 8), 8.0)
+        if abs(scale - before) <= 1e-12 * before:
+            break
     return 1 / scale
 
 
-def linear(x_train: np.ndarray, labels: np.ndarray, x_scored: np.ndarray) -> np.ndarray:
+def linear(x_train: Table, labels: np.ndarray, x_scored: Table) -> np.ndarray:
     """Return the forecasts (N,) of a ridge regression on scaled features, fitted on training, for the scored
     bars.
     """
-    x = with_intercept(x_train)
-    ridge = np.full(x.shape[1], RIDGE)
+    both, pull, first = np.zeros(()), np.zeros(()), 0
+    for block in blocks_of(x_train):
+        x = with_intercept(block)
+        both, pull = both + x.T @ x, pull + x.T @ labels[first : first + len(x)]
+        first += len(x)
+    ridge = np.full(len(pull), RIDGE)
     ridge[-1] = 1e-9  # the intercept is not penalized
-    weights = np.linalg.solve(x.T @ x + np.diag(ridge), x.T @ labels)
-    return np.asarray(with_intercept(x_scored) @ weights)
+    return _products(x_scored, np.linalg.solve(both + np.diag(ridge), pull))
+
+
+def _products(table: Table, weights: np.ndarray) -> np.ndarray:
+    return np.concatenate([with_intercept(block) @ weights for block in blocks_of(table)])
 
 
 def with_intercept(columns: np.ndarray) -> np.ndarray:
     """Return columns (N, F) with a column of ones after them, float64."""
-    return np.concatenate([columns.astype(np.float64), np.ones((len(columns), 1))], axis=1)
+    made = np.empty((len(columns), columns.shape[1] + 1))
+    made[:, :-1], made[:, -1] = columns, 1.0
+    return made

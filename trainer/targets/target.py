@@ -65,10 +65,11 @@ class TargetSettings(HomeSettings):
     table: ClassVar[tuple[Column, ...]] = ()
     farther: ClassVar[str] = "target.horizon"  # keys that change how far a label looks ahead, for messages
     long_above: ClassVar[float | None] = None  # of `order`: a forecast above is up; None: nobody trades on it
-    libraries: ClassVar[tuple[str, ...]] = ()  # modules of its baselines that take long to load
     # Its outputs act, and an agent learns them by reward: [agent] in place of the supervised step.
     acts: ClassVar[bool] = False
     has_environment: ClassVar[bool] = False  # of the user's own, in which its agents act
+    # Whether labels and scores need closes and times alone: other prices are dropped once features are made.
+    closes_suffice: ClassVar[bool] = False
     needs_fitted: ClassVar[tuple[str, ...]] = ()  # numbers of `fit` without which no output can be read
 
     def __post_init__(self) -> None:
@@ -256,7 +257,10 @@ class TargetSettings(HomeSettings):
 
     def scores(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
         """Return n, the number of bars, and the value of each of `metrics`."""
-        values = self.per_bar(forecast_N, labels_NK)
+        return self.scores_of(self.per_bar(forecast_N, labels_NK), forecast_N, labels_NK)
+
+    def scores_of(self, values: PerBar, forecast_N: np.ndarray, labels_NK: np.ndarray) -> dict[str, Any]:
+        """Return `scores` of forecasts whose values by bar are known."""
         means = {name: None if each_N is None else float(each_N.mean()) for name, each_N in values.items()}
         return {"n": len(forecast_N), **means}
 
@@ -264,6 +268,8 @@ class TargetSettings(HomeSettings):
 @dataclass(frozen=True, kw_only=True)
 class HorizonSettings(TargetSettings):
     """A target whose labels end `horizon` bars after their own."""
+
+    closes_suffice = True
 
     horizon: int = setting(5, "Bars ahead: from a bar to the end of its label.", least=1, most=100_000)
 

@@ -49,6 +49,7 @@ class Volatility(TargetSettings):
         Column(title="QLIKE (HAR)", value=("qlike",), beside=("baselines", "har", "qlike")),
     )
     farther = "target.horizon_sessions"
+    closes_suffice = True
     needs_fitted = ("label_mean", "label_std")
 
     horizon_sessions: int = setting(

@@ -200,7 +200,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
 
         shared = ends.enter_context(SharedQueue(options.cluster))  # gets ready while the data is read
     if not together:
-        worker_context(kind, job)  # starts to load torch for the workers while the data is read
+        worker_context(kind)  # starts to load torch for the workers while the data is read
     scratch = options.out / ".candles"  # arrays of bars, on the disk of the models
     shutil.rmtree(scratch, ignore_errors=True)  # what a killed training left there
     scratch.mkdir(parents=True)

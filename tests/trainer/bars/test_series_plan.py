@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from trainer.bars.series_plan import chunk_grid, label_bars, longest_stretch, times_of
+from trainer.bars import series_plan
+from trainer.bars.series_plan import BarTimes, chunk_grid, label_bars, longest_stretch, times_of
 from trainer.targets.direction import Direction
 
 
@@ -19,6 +20,18 @@ def test_a_symbol_is_a_panels_series_without_missing_dates(make_candles):
     )
     assert alone.holes.sum() == 2 and one.bars.tolist() == other.bars.tolist()
     np.testing.assert_array_equal(one.labels_TK, other.labels_TK)
+
+
+def test_parts_of_a_long_series_are_laid_out_as_one(make_candles, monkeypatch):
+    candles = make_candles(300, drop=[100, 101, 200])
+    time = times_of(candles.timestamp, "1m", "24x7")
+
+    def bars(time: BarTimes) -> list[int]:
+        return label_bars(candles, Direction(horizon=3), time, warmup=10, bars_seen=5).bars.tolist()
+
+    whole, in_panel = bars(time), replace(time, rows=np.arange(len(candles)))
+    monkeypatch.setattr(series_plan, "PART", 7)
+    assert bars(time) == bars(in_panel) == whole and len(whole) < 300 - 14
 
 
 def test_bars_are_readable_after_warm_up_and_the_targets_reach(make_candles):

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from trainer.targets import TARGETS
+from trainer.targets.logistic import logistic
+from trainer.targets.scoring import BLOCK, Features
 
 # The libraries are loaded in tests, late: each worker of pytest imports this file, and they take two seconds.
 RANDOM = np.random.default_rng(11)
@@ -80,3 +82,18 @@ def test_numbers(name: str) -> None:
     else:  # a gamma deviance is twice QLIKE
         deviance = metrics.mean_gamma_deviance(np.exp(2 * labels), np.exp(2 * said[:, 1]))
         assert 2 * found["qlike"] == pytest.approx(deviance, abs=1e-9)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_logistic_regression(classes: int) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    x = RANDOM.normal(0, 1, (BLOCK + 300, 5)) @ RANDOM.normal(0, 1, (5, 5))
+    x[:, 4] = x[:, 3]  # collinear
+    logits = np.cumsum(x[:, :classes], axis=1) + np.arange(classes)
+    labels = (logits + RANDOM.gumbel(size=logits.shape)).argmax(axis=1)
+    theirs = LogisticRegression(C=1, solver="newton-cholesky", tol=1e-10).fit(x, labels).predict_proba(x)
+    assert logistic(x, labels, x) == pytest.approx(theirs, abs=1e-7)
+    halves = (np.arange(2_000), np.arange(2_000, len(x)))
+    by_series = Features(parts=tuple((x.__getitem__, rows) for rows in halves))
+    assert logistic(by_series, labels, by_series) == pytest.approx(theirs, abs=1e-7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 import torch
 
 from trainer.targets.direction import Direction
-from trainer.targets.scoring import logistic, temperature
+from trainer.targets.logistic import logistic
+from trainer.targets.scoring import Features, temperature
 
 TARGET = Direction(horizon=1)
 NAMES = ("accuracy", "auc", "mcc", "log_loss", "brier")
@@ -111,8 +113,7 @@ def test_logistic_regression_finds_a_planted_signal() -> None:
 
 
 @pytest.mark.filterwarnings(  # not every kind: one may be about an earlier test's garbage
-    *("error::RuntimeWarning", "error::FutureWarning", "error::DeprecationWarning"),
-    "error::sklearn.exceptions.ConvergenceWarning",
+    *("error::RuntimeWarning", "error::FutureWarning", "error::DeprecationWarning")
 )
 def test_logistic_regression_is_finite_with_collinear_features() -> None:
     x = np.linspace(-1, 1, 500)
@@ -120,6 +121,16 @@ def test_logistic_regression_is_finite_with_collinear_features() -> None:
     found = logistic(both, (x > 0).astype(float), np.concatenate([both, [[1, -1, 0]]]))[:, 1]
     assert np.isfinite(found).all() and (np.diff(found[:500]) > 0).all()
     assert found[500] == pytest.approx(0.5, abs=1e-3)  # both features have the same weight
+
+
+def test_a_regression_on_many_bars_holds_few_features_at_once():
+    bars, width = 50_000, 20
+    table = Features(parts=((lambda rows: np.outer(np.sin(rows), np.ones(width)), np.arange(bars)),))
+    labels = np.sin(np.arange(bars)) > 0.3
+    tracemalloc.start()
+    logistic(table, labels, table)
+    assert tracemalloc.get_traced_memory()[1] < bars * width * 8 / 2, "half of the features in float64"
+    tracemalloc.stop()
 
 
 def test_a_temperature_makes_probabilities_honest():

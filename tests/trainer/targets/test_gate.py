@@ -12,8 +12,8 @@ from benchmarks.coverage import GAINS
 from benchmarks.gate import replaced
 from trainer.targets import TARGETS
 from trainer.targets.gate import Decision, GateRule, decide
+from trainer.targets.logistic import logistic
 from trainer.targets.losses import MODEL, Losses
-from trainer.targets.scoring import logistic
 from trainer.train.evaluate.evaluation import Cells, compare
 
 DAY = 86_400

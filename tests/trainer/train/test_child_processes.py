@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from trainer.job.job import Job
 from trainer.train.child_processes import call_in_child, ctrl_c_blocked
 from trainer.train.workers.processes import worker_context
 
@@ -67,7 +66,7 @@ def test_workers_and_the_trial_start_with_ctrl_c_blocked(monkeypatch: pytest.Mon
     monkeypatch.setattr(resource_tracker, "_resource_tracker", tracker := resource_tracker.ResourceTracker())
     monkeypatch.setattr(resource_tracker, "ensure_running", tracker.ensure_running)
     monkeypatch.setattr(forkserver, "ensure_running", ensure_running)
-    worker_context("cpu", Job())
+    worker_context("cpu")
     assert call_in_child(Starting(), print) == (True, "")  # type: ignore[arg-type]
     assert seen == [True] and not blocked()
     tracker._stop()

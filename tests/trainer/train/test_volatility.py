@@ -26,7 +26,7 @@ from trainer.data.read.writing import write_candles
 from trainer.job.job import Job
 from trainer.store.card import read_card
 from trainer.targets.direction import Direction
-from trainer.targets.scoring import logistic
+from trainer.targets.logistic import logistic
 from trainer.targets.volatility import Volatility
 from trainer.train.__main__ import main
 from trainer.train.evaluate.evaluation import evaluate

@@ -71,6 +71,14 @@ class Candles:
             since=None if self.since is None else self.since[part],
         )
 
+    def closes(self) -> Candles:
+        """Return the bars with times and closes alone, in memory of their own."""
+        if not len(self.open):
+            return self
+        none = np.empty(0)
+        bare = replace(self, open=none, high=none, low=none, volume=none, columns={}, since=None)
+        return replace(bare, close=self.close.copy())
+
     def clear_of(self, row: int) -> int:
         """Return the first row, from `row` on, after which no value of a column is of data before `row`."""
         if self.since is None or row >= len(self):

@@ -25,6 +25,7 @@ from trainer.data.pieces import long_array
 from trainer.data.read.arrow_files import arrow_batches, arrow_table, is_arrow
 from trainer.data.read.bounds import UNREADABLE, first_line, refuse_much, refuse_types, text_stream
 from trainer.data.read.headers import CandleHeader, footer_error, open_header, read_options
+from trainer.data.read.numbers import array_of
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.symbol_columns import FileSymbol, checked, split_rows
 from trainer.data.read.times import Evidence, evidence_of, nanoseconds
@@ -334,7 +335,7 @@ def _floats(header: CandleHeader, name: str, column: Any) -> np.ndarray:
         if pa.types.is_dictionary(column.type):  # a long text is read once, however often it stands there
             chunks = [chunk.dictionary.cast(pa.float64()).take(chunk.indices) for chunk in column.chunks]
             column = pa.chunked_array(chunks, pa.float64())
-        return np.asarray(column.cast(pa.float64()).to_numpy())  # nulls become NaN
+        return array_of(column.cast(pa.float64()))
     except UNREADABLE as error:
         raise _no_number(header, name, error) from error
 

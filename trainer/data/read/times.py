@@ -22,9 +22,10 @@ import pyarrow.compute as pc
 from trainer.base.errors import DataError
 from trainer.base.text import counted
 from trainer.data.columns import TIME_UNITS, Told
-from trainer.data.pieces import long_array, rows_where
+from trainer.data.pieces import rows_where
 from trainer.data.read.bounds import UNREADABLE, first_line, is_text
 from trainer.data.read.headers import CandleHeader, footer_error
+from trainer.data.read.numbers import array_of
 from trainer.data.timeframes import DAY, SECOND
 
 # Epoch numbers by size: each unit until the year 2255, where int64 nanoseconds end, and from 1973 on.
@@ -215,9 +216,7 @@ def _moments(column: Any, evidence: Evidence) -> np.ndarray:
     kind = column.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         zone = getattr(kind, "tz", None)
-        numbers = column.cast(pa.timestamp("ns", zone)).cast(pa.int64())
-        times = long_array((len(numbers),), np.int64)  # a copy, which torch may share
-        return np.concatenate([times[:0], *(chunk.to_numpy() for chunk in numbers.chunks)], out=times)
+        return array_of(column.cast(pa.timestamp("ns", zone)).cast(pa.int64()))
     if not _is_number(kind):
         if not evidence.has_digits:
             return _text_times(column, evidence)

@@ -25,7 +25,7 @@ from trainer.train.evaluate.scores import Scored, SeriesScores
 from trainer.train.hardware import Hardware
 from trainer.train.inputs.encoder import parent_of
 from trainer.train.inputs.series import PieceData
-from trainer.train.inputs.source import Origin, code_sha256
+from trainer.train.inputs.source import Origin
 from trainer.train.packs.pack import architecture_of
 from trainer.train.precision import DTYPES
 from trainer.train.predict.readers import INPUT_LIMIT
@@ -114,7 +114,7 @@ def card_of_training(
         members=len(fits),
         tried=piece.tried,
         test_scored=1 + max(fit.scored_before for fit in fits),
-        code_sha256=code_sha256(job),
+        code_sha256=origin.made.code,
         seed=piece.seed,
         fold=piece.fold,
         folds=job.data.folds,

@@ -21,14 +21,16 @@ from trainer.base.settings import CHUNKS
 from trainer.job.job import Job
 from trainer.machines.memory import footprint
 from trainer.targets.target import TargetSettings
-from trainer.train.evaluate.scores import readings
+from trainer.train.evaluate.scores import ALL, readings
 from trainer.train.inputs.rows import SymbolData
 from trainer.train.inputs.series import PieceData
 from trainer.train.precision import matmul_dtype
 from trainer.train.predict.readers import EVALUATION_BATCH, AtOnce, Evaluate, forward_of
 
-MOST_TRAINED = 4_096  # bars of training that are scored, of all series
-TRAINED_SHARE = 4  # and no more than this part of those of validation: they are read each epoch, too
+MOST_TRAINED = 4_096  # the last bars of training that are scored, of all series
+# And no more of them than this part of validation's: they are read each epoch, too. Of a model of windows,
+# for which each bar is a window, every fourth: labels of neighbours overlap.
+TRAINED_SHARE = TRAINED_EVERY = 4
 # What a device reads at once takes no more than this of its memory by the formula of training, which also
 # counts what the backward pass needs: about a quarter of it is used.
 AT_ONCE_BYTES, MOST_WINDOWS, MOST_CHUNKS = 1 << 30, 8_192, 64
@@ -87,10 +89,12 @@ def validation_of(data: PieceData, job: Job, evaluate: Evaluate | None = None) -
     """Return the validation of networks on a piece's data. `evaluate`, where ranks share it."""
     series, name = data.series, score_name(data.series[0].target)
     bars, at_once = sum(len(one.rows("validation")) for one in series), at_once_of(job, data.rows_TF.device)
-    last = max(1, min(MOST_TRAINED, bars // TRAINED_SHARE) // len(series))  # of each series
+    every = 1 if job.model.reads == CHUNKS or job.target.acts else TRAINED_EVERY
+    last = max(1, min(MOST_TRAINED, bars * every // TRAINED_SHARE) // len(series))  # of each series
+    trained = slice(-last, None, every)
     parts = [
         *readings(data, job, "validation", at_once=at_once),
-        *readings(data, job, "train", last=last, at_once=at_once),
+        *readings(data, job, "train", some=trained, at_once=at_once),
     ]
     scaled = [one.target.scale(one.labels("validation"), one.fitted) for one in series]
     scaled_NK = np.concatenate(scaled)
@@ -101,7 +105,7 @@ def validation_of(data: PieceData, job: Job, evaluate: Evaluate | None = None) -
         return Validated(
             loss=job.target.loss_of_span(outputs_NO, scaled_NK),
             score=name,
-            train_score=_score(trained_NO, series, "train", name, last=last),
+            train_score=_score(trained_NO, series, "train", name, some=trained),
             validation_score=_score(outputs_NO, series, "validation", name),
             outputs_NO=outputs_NO
             if is_exact and (data.rows_TF.is_cuda or torch.get_num_threads() == 1)
@@ -114,10 +118,10 @@ def validation_of(data: PieceData, job: Job, evaluate: Evaluate | None = None) -
 
 
 def _score(
-    outputs_NO: np.ndarray, series: Sequence[SymbolData], span: str, name: str, *, last: int = 0
+    outputs_NO: np.ndarray, series: Sequence[SymbolData], span: str, name: str, *, some: slice = ALL
 ) -> float:
-    """Return a metric of all series together, of their `last` bars of a span each; 0: of all."""
-    labels = [one.labels(span)[-last:] for one in series]
+    """Return a metric of all series together, of `some` bars of a span each."""
+    labels = [one.labels(span)[some] for one in series]
     ends = np.cumsum([len(one) for one in labels])[:-1]
     by_series = zip(np.split(outputs_NO, ends), series, strict=True)
     forecasts = [one.target.forecast(outputs, one.fitted) for outputs, one in by_series]

@@ -85,30 +85,31 @@ def compare(
     """
     places_N = cells.places
     ours = target.per_bar(forecast, labels)
-    theirs = {name: target.per_bar(other, labels) for name, other in forecasts.items()}
     lower = {metric.name for metric in target.metrics if metric.better == LOWER}
-    gains = {
-        name: {metric: _gain(ours, its, metric, metric in lower, places_N) for metric in target.proper}
-        for name, its in theirs.items()
-    }
+    gains, theirs = {}, {}
+    sums = {metric: {MODEL: _sums(ours[metric], places_N)} for metric in target.proper}
+    for name, other in forecasts.items():  # in turn: values by bar are many times as large as a forecast
+        its = target.per_bar(other, labels)
+        gains[name] = {
+            metric: _gain(ours, its, metric, metric in lower, places_N) for metric in target.proper
+        }
+        theirs[name] = target.scores_of(its, other, labels)
+        for metric in target.proper:
+            sums[metric][name] = _sums(its[metric], places_N)
     scores = {
-        **target.scores(forecast, labels),
+        **target.scores_of(ours, forecast, labels),
         **dates(cells.times),
         "intervals": {name: interval(each_N, places_N) for name, each_N in ours.items()},
         "cells": int(places_N.max()) + 1,
         "cell": cells.length,
-        "baselines": {name: target.scores(other, labels) for name, other in forecasts.items()},
+        "baselines": theirs,
         "better": gains,
-    }
-    losses = {
-        metric: {name: _sums(its[metric], places_N) for name, its in {MODEL: ours, **theirs}.items()}
-        for metric in target.proper
     }
     told = {
         event: reliability(chances, happened, places_N)
         for event, (chances, happened) in target.events(forecast, labels).items()
     }
-    return Compared(scores=scores, losses={**_grid(cells, places_N), "sums": losses}, reliability=told)
+    return Compared(scores=scores, losses={**_grid(cells, places_N), "sums": sums}, reliability=told)
 
 
 def reliability(chances_N: np.ndarray, happened_N: np.ndarray, places_N: np.ndarray) -> dict[str, Any]:

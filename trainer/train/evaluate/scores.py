@@ -18,14 +18,16 @@ from trainer.base.text import counted
 from trainer.data.timeframes import DAY
 from trainer.job.job import Job
 from trainer.targets.environment import EnvironmentTarget
+from trainer.targets.scoring import PART, begins_of
 from trainer.train.agents.episodes import EpisodeReader
-from trainer.train.evaluate.evaluation import Baselines, Cells, cells_of, compare, evaluate
+from trainer.train.evaluate.evaluation import Baselines, Cells, compare, evaluate
 from trainer.train.evaluate.trading import together, trade, traded_scores
 from trainer.train.inputs.rows import SymbolData
 from trainer.train.inputs.series import PieceData
 from trainer.train.predict.readers import AtOnce, Evaluate, Inputs, Parts, Reader, outputs_of, reader_of
 
 SPANS = ("validation", "test")
+ALL = slice(None)  # bars of a span
 Scores = dict[str, dict[str, Any]]  # by span; `about` describes them
 Outputs = dict[str, list[np.ndarray]]  # by span, of each series
 
@@ -65,13 +67,13 @@ def reader_for(data: SymbolData, job: Job, at_once: AtOnce = AtOnce()) -> Reader
     return reader_of(job.model.reads, inputs, bars_seen=seen, first_bar=first, at_once=at_once)
 
 
-def readings(data: PieceData, job: Job, span: str, *, last: int = 0, at_once: AtOnce = AtOnce()) -> Parts:
+def readings(data: PieceData, job: Job, span: str, *, some: slice = ALL, at_once: AtOnce = AtOnce()) -> Parts:
     """Return the parts of a span to evaluate, each its rows (N,) and reader: one part for windows, one per
-    series for chunks. `last`: of the last bars of each series; 0: of all.
+    series for chunks. `some`: of these bars of each series.
 
     The outputs of all parts, concatenated, are in the order of the series.
     """
-    rows = [one.rows(span)[-last:] for one in data.series]
+    rows = [one.rows(span)[some] for one in data.series]
     if job.model.reads == CHUNKS or job.target.has_environment:
         both = zip(data.series, rows, strict=True)
         return [(its, reader_for(one, job, at_once)) for one, its in both if len(its)]
@@ -196,7 +198,8 @@ def days_of_a_cell(data: SymbolData) -> int:
 
     Over all of its bars: a series of a panel may have few in test, far apart.
     """
-    rows = replace(data.scored("test"), scored=np.arange(len(data.candles)))
-    _, first = np.unique(cells_of(data.target, rows).of_bar, return_index=True)
-    begins = data.candles.timestamp[first]
+    rows, bars = data.scored("test"), len(data.candles)
+    parts = (np.arange(first, min(first + PART, bars)) for first in range(0, bars, PART))
+    cells = (data.target.cells(replace(rows, scored=part))[0] for part in parts)
+    begins = data.candles.timestamp[begins_of(cells)]
     return max(1, round(float(np.median(np.diff(begins))) / DAY)) if len(begins) > 1 else 1

@@ -7,7 +7,7 @@ Shapes: T bars of the symbol, F features, K label columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from torch import Tensor
 from trainer.bars.series_plan import Plan
 from trainer.bars.symbol_plan import plan_symbol
 from trainer.base.errors import DataError
+from trainer.base.freed_memory import LARGE_BARS, release_freed_memory
 from trainer.base.settings import CONTEXT
 from trainer.base.text import counted
 from trainer.data.context import context_of
@@ -90,10 +91,12 @@ class SymbolData:
     def features(self, bars: np.ndarray) -> np.ndarray:
         """Return scaled features (N, F) float32 of bars, clamped to ten deviations."""
         rows = bars if self.place_T is None else self.place_T[bars]
-        rows_NF = self.rows_TF[torch.from_numpy(rows).to(self.rows_TF.device)]
-        return np.asarray(
-            ((rows_NF - self.mean_F) / self.std_F).clamp(-FEATURE_LIMIT, FEATURE_LIMIT).cpu().numpy()
-        )
+        if len(rows) and (np.diff(rows) == 1).all():  # side by side: nothing is gathered
+            rows_NF = self.rows_TF[int(rows[0]) : int(rows[-1]) + 1]
+        else:
+            rows_NF = self.rows_TF[torch.from_numpy(rows).to(self.rows_TF.device)]
+        scaled_NF = (rows_NF - self.mean_F).div_(self.std_F).clamp_(-FEATURE_LIMIT, FEATURE_LIMIT)
+        return np.asarray(scaled_NF.cpu().numpy())
 
     def scored(self, span: str) -> Rows:
         """Return a span's data for the target's scores."""
@@ -129,12 +132,11 @@ class SymbolData:
 
 
 def prepare_folds(
-    candles: Candles, job: Job, plans: Sequence[Plan], *, folder: Path | None = None
+    candles: Candles, job: Job, plans: Sequence[Plan], rows_TF: Tensor
 ) -> tuple[SymbolData, ...]:
-    """Return a symbol's data for each of its plans, one per fold; all share one `rows_TF`, in a file of
-    `folder` if there is one. Raises DataError.
+    """Return a symbol's data for each of its plans, one per fold; all share `rows_TF`, which `inputs_of`
+    made. Raises DataError.
     """
-    rows_TF = _inputs(candles, job, folder)
     return tuple(prepare(candles, job, features=rows_TF, plan=plan) for plan in plans)
 
 
@@ -155,7 +157,7 @@ def prepare(
     are in a file of `folder` if there is one.
     """
     plan = plan or plan_symbol(candles, job, warmup=warmup)
-    rows_TF = _inputs(candles, job, folder) if features is None else features.float().contiguous()
+    rows_TF = inputs_of(candles, job, folder) if features is None else features.float().contiguous()
     names = job.data.inputs if rows_TF.shape[1] == len(job.data.inputs) else ()
     refuse_bad_features(candles, rows_TF, plan.warmup, names)
     read_T = torch.from_numpy(covered(plan.starts["train"], plan.bars_seen, len(candles)))
@@ -184,15 +186,16 @@ def symbol_data(
     train = plan.bars["train"]
     train_labels_TK = np.full((len(rows_TF), plan.labels_TK.shape[1]), np.nan, dtype=np.float32)
     train_labels_TK[plan.time.rows_of(train)] = plan.target.scale(plan.labels_TK[train], fitted)
-    reads = plan.starts["train"] if plan.chunks is None else plan.chunks - plan.bars_seen + 1
+    starts = {name: torch.from_numpy(rows) for name, rows in plan.starts.items()}
+    chunks = None if plan.chunks is None else torch.from_numpy(plan.chunks - plan.bars_seen + 1)
     return SymbolData(
         candles=candles,
         rows_TF=rows_TF,
         mean_F=mean_F,
         std_F=std_F,
         train_labels_TK=torch.from_numpy(train_labels_TK),
-        starts={name: torch.from_numpy(rows) for name, rows in plan.starts.items()},
-        reads=torch.from_numpy(reads),
+        starts=starts,
+        reads=starts["train"] if chunks is None else chunks,
         labels_TK=plan.labels_TK,
         target=plan.target,
         fitted=fitted,
@@ -222,8 +225,11 @@ def context_rows(candles: Candles, place_T: np.ndarray | None, *, series: int) -
     return torch.from_numpy(context_RC)
 
 
-def _inputs(candles: Candles, job: Job, folder: Path | None) -> Tensor:
+def inputs_of(candles: Candles, job: Job, folder: Path | None = None) -> Tensor:
+    """Return the job's inputs (T, F) at each bar, unscaled; in a file of `folder` if there is one."""
     width = len(job.data.computed) + len(candles.columns)
+    if len(candles) >= LARGE_BARS:
+        release_freed_memory()  # of reading: before rows take several times as much
     into = empty_rows(len(candles), width, folder=folder)
     return compute_inputs(candles, features=job.data.computed, own=job.data.own, into=into)
 
@@ -232,25 +238,44 @@ def fit_scaler(rows_TF: Tensor, chosen_T: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and deviation (divisor n, float32) of the chosen rows (T,) bool, summed in float64;
     deviation 1 where constant.
     """
-    places = chosen_T.nonzero()[:, 0]
     total_F = torch.zeros(rows_TF.shape[1], dtype=torch.float64)
-    squares_F = torch.zeros_like(total_F)
-    for part in torch.split(places, PART):  # one part at a time: the rows may be larger than memory
-        total_F += rows_TF[part].double().sum(0)
-    mean_F = total_F / len(places)
-    for part in torch.split(places, PART):
-        squares_F += (rows_TF[part].double() - mean_F).square().sum(0)
-    std_F = (squares_F / len(places)).sqrt()
+    squares_F, number = torch.zeros_like(total_F), int(chosen_T.sum())
+    for part in _chosen(rows_TF, chosen_T):  # one part at a time: the rows may be larger than memory
+        total_F += part.sum(0)
+    mean_F = total_F / number
+    for part in _chosen(rows_TF, chosen_T):
+        squares_F += part.sub_(mean_F).square_().sum(0)
+    std_F = (squares_F / number).sqrt()
     constant_F = std_F <= 1e-6 * mean_F.abs() + 1e-12  # a constant varies only by float32's rounding
     return mean_F.float(), torch.where(constant_F, 1.0, std_F).float()
 
 
+def _chosen(rows_TF: Tensor, chosen_T: Tensor) -> Iterator[Tensor]:
+    """Yield the chosen rows in float64, PART at a time."""
+    waiting = torch.empty(0, dtype=torch.int64)
+    for first in range(0, len(chosen_T), PART):
+        waiting = torch.cat([waiting, chosen_T[first : first + PART].nonzero()[:, 0] + first])
+        if len(waiting) >= PART:
+            yield _at(rows_TF, waiting[:PART])
+            waiting = waiting[PART:]
+    if len(waiting):
+        yield _at(rows_TF, waiting)
+
+
+def _at(rows_TF: Tensor, places: Tensor) -> Tensor:
+    """Return rows in float64; of neighbours nothing is gathered."""
+    first, last = int(places[0]), int(places[-1])
+    if last - first + 1 == len(places):  # ascending, each once
+        return rows_TF[first : last + 1].double()
+    return rows_TF[places].double()
+
+
 def covered(starts: np.ndarray, seen: int, num_bars: int) -> np.ndarray:
     """Return (T,) bool: whether the row is among the `seen` rows from one of the `starts`."""
-    change = np.zeros(num_bars + 1, dtype=np.int64)
+    change = np.zeros(num_bars + 1, dtype=np.int32)
     change[starts] += 1
     change[starts + seen] -= 1
-    return np.asarray(np.cumsum(change[:-1]) > 0)
+    return np.asarray(np.cumsum(change[:-1], out=change[:-1]) > 0)
 
 
 def refuse_bad_features(candles: Candles, rows_TF: Tensor, warmup: int, names: tuple[str, ...]) -> None:

@@ -69,6 +69,10 @@ class PieceData:
         ]
         return replace(laid, series=tuple(series))
 
+    def with_closes(self) -> PieceData:
+        """Return the data whose candles have times and closes alone."""
+        return replace(self, series=tuple(replace(one, candles=one.candles.closes()) for one in self.series))
+
     def without_rows(self) -> PieceData:
         """Return the data without rows, training's labels, reads and context, on the CPU."""
         none = torch.empty(0)

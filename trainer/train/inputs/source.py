@@ -19,10 +19,11 @@ from typing import Any
 import torch
 
 from trainer.bars.document import DataPlan, SymbolPlan
-from trainer.bars.job_plan import folder_of, plan_data, plans_of
+from trainer.bars.job_plan import folder_of, folds_of, plan_data, plans_of, refuse_other_bars
 from trainer.bars.series_plan import on_all_bars
 from trainer.base.code_files import training_sha256
 from trainer.base.errors import DataError
+from trainer.base.freed_memory import LARGE_BARS, release_freed_memory
 from trainer.base.settings import CHUNKS
 from trainer.base.text import counted
 from trainer.data.read.candles import Candles
@@ -40,7 +41,7 @@ from trainer.train.evaluate.evaluation import Baselines
 from trainer.train.evaluate.panel_scores import panel_baselines
 from trainer.train.inputs.arriving import ArrivingCandles, by_symbol
 from trainer.train.inputs.panel_rows import read_panel
-from trainer.train.inputs.rows import SymbolData, prepare, prepare_folds
+from trainer.train.inputs.rows import SymbolData, inputs_of, prepare, prepare_folds
 from trainer.train.inputs.series import PieceData, alone, lay
 
 
@@ -51,6 +52,7 @@ class JobData:
     """
 
     plan: DataPlan
+    code_sha256: str  # of what trains on it: hashed once, and not by each process
     parts: Mapping[str, tuple[Part, ...]]  # {} while they arrive
     sides: tuple[SideSeries, ...] = ()
     arriving: ArrivingCandles | None = None
@@ -121,22 +123,22 @@ def open_data(
     if arriving is not None and arriving.exists():
         coming = ArrivingCandles(folder=path, document=arriving, scratch=scratch)
         if not (together or kind_of(job).one_split) and by_symbol(files):
-            return JobData(plan=plan, parts={}, arriving=coming)
+            return JobData(plan=plan, code_sha256=code_sha256(job), parts={}, arriving=coming)
         coming.wait(files)
     symbols = job.data.chosen((*plan.symbols, *plan.refused))
     chosen = job.with_data(symbols=symbols, timeframe=plan.timeframe)
-    return _data_of(plan, folder_of(chosen, path, scratch=scratch, files=files))
+    return _data_of(plan, job, folder_of(chosen, path, scratch=scratch, files=files))
 
 
 def plan_and_open(job: Job, path: Path, *, scratch: Path) -> JobData:
     """Plan the job's data and return it; as `open_data`."""
     folder = folder_of(job, path, scratch=scratch)
-    return _data_of(plan_data(job, folder), folder)
+    return _data_of(plan_data(job, folder), job, folder)
 
 
-def _data_of(plan: DataPlan, folder: CandleFolder) -> JobData:
+def _data_of(plan: DataPlan, job: Job, folder: CandleFolder) -> JobData:
     parts = {symbol: folder.parts(symbol) for symbol in folder.symbols}
-    return JobData(plan=plan, parts=parts, sides=folder.sides)
+    return JobData(plan=plan, code_sha256=code_sha256(job), parts=parts, sides=folder.sides)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,10 +192,13 @@ class Source:
         return replace(self, foreseen=None, _baselines={**self._baselines, fold: baselines})
 
 
-def read_source(piece: Piece, job: Job, data: JobData, *, refit: bool = False) -> Source:
-    """Read and prepare the source of a piece, or of its `refit`, on the CPU. Raises DataError if its bars are
-    not those of the plan.
+def read_source(piece: Piece, job: Job, data: JobData, *, refit: bool = False, whole: bool = True) -> Source:
+    """Read and prepare the source of a piece, or of its `refit`, on the CPU. Without `whole` its candles have
+    only what its target's scores need. Raises DataError if its bars are not those of the plan.
+
+    A large series takes at its peak its bars and 1.2 times its rows (see `machines.host_memory`).
     """
+    closes = not whole and job.target.closes_suffice
     entries, folder = tuple(data.of(symbol) for symbol in piece.series), data.rows_folder(piece, job)
 
     def fold_of(entry: SymbolPlan, number: int) -> SymbolData:
@@ -202,8 +207,11 @@ def read_source(piece: Piece, job: Job, data: JobData, *, refit: bool = False) -
 
     if len(entries) == 1 and not job.data.panel and not refit:
         candles = data.read(piece.series[0], job)
-        plans = plans_of(candles, job, entries[0])
-        prepared = prepare_folds(candles, job, plans, folder=folder)
+        refuse_other_bars(candles, entries[0])
+        rows_TF = inputs_of(candles, job, folder)  # before its windows: most of the prices go after it
+        if closes and not candles.columns:
+            candles = candles.closes()
+        prepared = prepare_folds(candles, job, folds_of(candles, job, entries[0]), rows_TF)
         folds = {fold: alone(one) for fold, one in enumerate(prepared, 1)}
     elif job.data.panel:
         panel = {symbol: data.read(symbol, job) for symbol in piece.series}
@@ -216,6 +224,10 @@ def read_source(piece: Piece, job: Job, data: JobData, *, refit: bool = False) -
         padding = job.model.bars_out if job.model.reads == CHUNKS else 0
         rows = [entry.bars for entry in entries]
         folds = {piece.fold: lay(parts, rows=rows, padding=padding, folder=folder)}
+    if closes:
+        folds = {fold: one.with_closes() for fold, one in folds.items()}
+    if sum(entry.bars for entry in entries) >= LARGE_BARS:
+        release_freed_memory()
     name = f"{piece.source} refit f{piece.fold}" if refit else piece.source
     return Source(name=name, folds=folds, origin=origin_of(piece, job, data))
 
@@ -252,7 +264,7 @@ def made_of(piece: Piece, job: Job, data: JobData, *, precision: str = "") -> Ma
     Raises the DataError with which planning refused one of its series.
     """
     marks, job = {symbol: data.of(symbol).mark for symbol in piece.series}, job_of(job, piece.values)
-    return made_by(job, data=marks, code_sha256=code_sha256(job), precision=precision)
+    return made_by(job, data=marks, code_sha256=data.code_sha256, precision=precision)
 
 
 def source_of(source: Source, piece: Piece, job: Job, data: JobData) -> Source:

@@ -168,7 +168,8 @@ class _RankRoster:
         piece, settings = self._assignment.piece, self._assignment.settings
         failure: TrainerError | None = None
         try:
-            read = read_source(piece, settings.job, settings.data, refit=stages.on_all_bars)
+            on_all_bars = stages.on_all_bars
+            read = read_source(piece, settings.job, settings.data, refit=on_all_bars, whole=False)
             source = on_device(read, str(self._ranks.device))
             self.opened = open_piece(piece, settings.job, source, self._evaluate, stages=stages)
         except TrainerError as error:

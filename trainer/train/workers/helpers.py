@@ -21,7 +21,7 @@ from trainer.base.process_state import write_stacks_at_abort
 from trainer.base.signs import tell_signs
 from trainer.job.pieces.piece import Piece
 from trainer.train.child_processes import end_with_the_parent
-from trainer.train.cpu import use_one_thread
+from trainer.train.cpu import keep_freed_memory, use_one_thread
 from trainer.train.evaluate.evaluation import Baselines
 from trainer.train.evaluate.scores import Outputs
 from trainer.train.hardware import Hardware
@@ -55,6 +55,7 @@ def help_worker(settings: WorkerSettings, connection: Connection) -> None:
     end_with_the_parent()
     write_stacks_at_abort()
     use_one_thread()
+    keep_freed_memory()
     line = Line(connection)
     tell_signs(lambda event: line.send(("event", event)))
     do_tasks(settings, line)
@@ -79,7 +80,7 @@ def do_tasks(settings: WorkerSettings, line: Line) -> None:
 
 def read(settings: WorkerSettings, piece: Piece, refit: bool) -> Iterator[Source | Foreseen]:
     """Yield the source of a piece, then the baselines of its folds. A refit is not scored beside any."""
-    source = read_source(piece, settings.job, settings.data, refit=refit)
+    source = read_source(piece, settings.job, settings.data, refit=refit, whole=False)
     yield source
     yield {} if refit else {fold: source.baselines(fold) for fold in source.folds}
 

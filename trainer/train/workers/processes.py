@@ -62,17 +62,16 @@ class WorkerProcess:
         return len(self.pieces) - len(self.scoring)
 
 
-def worker_context(kind: str, job: Job) -> Any:
+def worker_context(kind: str) -> Any:
     """Return the multiprocessing context that starts workers and helpers: forks of a server, which starts to
-    load torch, and what the job's target scores with, in the background.
+    load torch in the background.
 
     CUDA does not survive a fork; the server never begins it, as torch asks
     (https://docs.pytorch.org/docs/stable/notes/multiprocessing.html, 2026-11-27).
     """
     if kind == "cpu":
         let_threads_sleep()
-    loaded = ["torch", "trainer.train.workers.worker", *job.target.libraries]
-    multiprocessing.set_forkserver_preload(loaded)
+    multiprocessing.set_forkserver_preload(["torch", "trainer.train.workers.worker"])
     with ctrl_c_blocked():
         forkserver.ensure_running()
     return multiprocessing.get_context("forkserver")

@@ -67,7 +67,7 @@ class Supervisor:
         self._clock, self._smoke = clock, smoke
         self._places = places_of(settings.job, kind)
         self._devices = [device_of(kind, number) for number in range(num_workers)]
-        self._context = worker_context(kind, settings.job)
+        self._context = worker_context(kind)
         self._workers: dict[int, WorkerProcess] = {}
         self._queue: Waiting = queue or OwnPieces()
         self._num_helpers = helpers_of(kind=kind, num_workers=num_workers, cores=num_cores())

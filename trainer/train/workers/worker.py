@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from trainer.base.errors import DataError, TrainerError
+from trainer.base.freed_memory import release_freed_memory
 from trainer.base.process_state import write_stacks_at_abort
 from trainer.base.signs import tell_signs
 from trainer.job.pieces.piece import Piece
@@ -42,7 +43,7 @@ from trainer.train.run import Run
 from trainer.train.stages import Stages
 from trainer.train.tuning.timing import is_out_of_memory
 from trainer.train.workers.assignment import WorkerSettings
-from trainer.train.workers.helpers import Helpers, Reading, read_here
+from trainer.train.workers.helpers import STAGE_GIB, Helpers, Reading, read_here
 from trainer.train.workers.piece_files import PieceFiles
 from trainer.train.workers.staging import Staging
 from trainer.train.workers.station import Station, set_up_process
@@ -232,17 +233,20 @@ class _WorkerRoster:
         stages, outputs = opened.stages, None
         if opened.piece.trial:
             return self.report(self._files.tried(opened))
-        aside = stages.is_over and self._helpers is not None
+        aside = stages.is_over and self._helpers is not None and not self._reads_alone(opened.piece)
         if stages.is_to_score:
             outputs = self._files.evaluated(opened, model, aside=aside)
             if aside:
                 return self._score_aside(opened, outputs)
+            if self._reads_alone(opened.piece):
+                opened.source.baselines(opened.piece.fold)
+                release_freed_memory()  # of these, before what scores take
             opened = self._files.scored(opened, outputs)
         if stages.is_over:
             self.report(self._files.finish(opened))
             return None
         reading = None
-        if stages.on_all_bars and self._helpers is not None:
+        if stages.on_all_bars and self._helpers is not None and not self._reads_alone(opened.piece):
             reading = self._begin(opened.piece, refit=True)
         self._waiting.append(_Arrival(piece=opened.piece, reading=reading, stages=opened.stages))
         return None
@@ -299,11 +303,17 @@ class _WorkerRoster:
         reading = staged or self._begun.get(piece.source)
         if reading is None and self._helpers is not None and self._is_to_train(piece):
             in_use = {opened.source.name for opened in list(self._opened.values())}
-            if piece.source not in in_use | {self._sources.last}:
+            if piece.source not in in_use | {self._sources.last} and not self._reads_alone(piece):
                 reading = self._begin(piece)
         if reading is not None:
             self._begun[piece.source] = reading
         return _Arrival(piece=piece, reading=reading, staged=staged is not None)
+
+    def _reads_alone(self, piece: Piece) -> bool:
+        """Return whether this process reads and scores a piece itself: sent by a helper, rows that stay on
+        the CPU would be there twice, and beside those before them.
+        """
+        return self._device == "cpu" and piece.memory_gib > STAGE_GIB
 
     def _begin_ahead(self, piece: Piece) -> Reading:
         return self._begin(piece, ahead=True)
@@ -313,7 +323,7 @@ class _WorkerRoster:
         assert self._helpers is not None
         job, data = self._settings.job, self._settings.data
         if data.rows_folder(piece, job):
-            reading = read_here(lambda: read_source(piece, job, data, refit=refit), refit=refit)
+            reading = read_here(lambda: read_source(piece, job, data, refit=refit, whole=False), refit=refit)
         else:
             is_ready = partial(data.has, piece)
             reading = self._helpers.read(piece, ahead=ahead, refit=refit, is_ready=is_ready)
@@ -359,8 +369,9 @@ class _WorkerRoster:
         make_room()
 
         def read() -> Source:
-            if self._helpers is None:
-                source = read_source(piece, self._settings.job, self._settings.data, refit=refit)
+            if self._helpers is None or self._reads_alone(piece):
+                job, data = self._settings.job, self._settings.data
+                source = read_source(piece, job, data, refit=refit, whole=False)
                 return on_device(source, self._device)
             by = reading or self._begin(piece, refit=refit)
             return on_device(replace(by.source.result(), foreseen=by.foreseen), self._device)

@@ -23,14 +23,14 @@ from trainer.data.read.candles import Candles
 from trainer.data.read.reading import read_candles
 from trainer.data.read.writing import write_candles
 from trainer.job.job import Job
-from trainer.train.inputs.rows import SymbolData, prepare, prepare_folds
+from trainer.train.inputs.rows import SymbolData, inputs_of, prepare, prepare_folds
 from trainer.train.inputs.series import PieceData
 from trainer.train.inputs.source import plan_and_open, read_source
 from trainer.train.inputs.survey import survey
 
 
 def folds_of(candles: Candles, job: Job) -> tuple[SymbolData, ...]:
-    return prepare_folds(candles, job, plan_folds(candles, job))
+    return prepare_folds(candles, job, plan_folds(candles, job), inputs_of(candles, job))
 
 
 JOB = job_of(lookback=20, horizon=3, batch=64, folds=2)

@@ -54,6 +54,8 @@ def test_a_helper_reads_the_source_and_its_baselines_bit_for_bit(settings):
     assert source.folds[1].rows_TF.data_ptr() == source.folds[2].rows_TF.data_ptr(), "folds share rows"
     for fold in source.folds:
         (one,), (other,) = source.folds[fold].series, plain.folds[fold].series
+        assert not len(one.candles.open) and len(other.candles.open), "only closes are sent"
+        assert (one.candles.close == other.candles.close).all()
         for name in ("rows_TF", "mean_F", "std_F", "reads"):
             assert torch.equal(getattr(one, name), getattr(other, name))
         assert torch.equal(one.train_labels_TK.nan_to_num(-1), other.train_labels_TK.nan_to_num(-1))

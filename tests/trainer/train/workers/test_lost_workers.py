@@ -164,7 +164,7 @@ class Stage:
     ) -> Outcome:
         self.context = Context(behave)
         self._patch.setattr(supervising, "helpers_of", lambda **_: helpers)
-        self._patch.setattr(supervising, "worker_context", lambda kind, job: self.context)
+        self._patch.setattr(supervising, "worker_context", lambda kind: self.context)
         self._patch.setattr(supervising, "device_of", lambda kind, number: f"stub:{number}")
         self._patch.setattr(supervising, "default_workers", lambda kind: workers)
         self._patch.setattr(supervising, "LOOK_SECONDS", 0.01)

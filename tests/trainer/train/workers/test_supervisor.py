@@ -147,7 +147,7 @@ class Workers:
 
 def test_500_symbols_train_once_and_no_worker_idles(monkeypatch, tmp_path):
     workers = Workers(8, 500)
-    monkeypatch.setattr(supervising, "worker_context", lambda kind, job: workers)
+    monkeypatch.setattr(supervising, "worker_context", lambda kind: workers)
     pieces = [piece(f"C{number:03d}-USD", estimate=420 + number % 100) for number in range(500)]
     settings = WorkerSettings(job=Job(), data=tmp_path, out=tmp_path, checkpoints=tmp_path / "checkpoints")
     player = threading.Thread(target=workers.play, daemon=True)

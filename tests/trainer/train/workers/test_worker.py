@@ -19,6 +19,7 @@ from trainer.train.notice import Notice
 from trainer.train.packs.pack import new_model
 from trainer.train.packs.tensors import tensors_of
 from trainer.train.workers import helpers
+from trainer.train.workers import worker as working
 from trainer.train.workers.assignment import WorkerSettings
 from trainer.train.workers.helpers import do_tasks
 from trainer.train.workers.line import Line
@@ -114,6 +115,20 @@ def test_a_pack_starts_with_the_first_model_that_is_ready(worker):
     worker.may["A-USD"].set()
     assert worker.arrivals(1, wait=True) == ["A-USD"]
     assert sorted(worker.read) == ["A-USD", "B-USD"] and worker.made_room == 2
+
+
+def test_a_large_source_is_read_once_room_is_made(worker, monkeypatch):
+    """By the worker: sent by a helper it would be in memory twice."""
+    rooms: list[int] = []
+
+    def read(*given: Any, **keys: Any) -> Source:
+        rooms.append(worker.made_room)
+        return read_source(*given, **keys)
+
+    monkeypatch.setattr(working, "STAGE_GIB", -1.0)
+    monkeypatch.setattr(working, "read_source", read)
+    worker.give("A-USD")
+    assert worker.arrivals(1, wait=True) == ["A-USD"] and rooms == [1] and not worker.read
 
 
 def test_what_was_read_ahead_is_not_read_again(worker):
