@@ -185,10 +185,8 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFi
         queue, studies, fetches = None, None, None
         if node.cluster is not None and has_ray(node, manifest):
             of_ray |= ray_variables(node, token_for(node, own_user, folders.own))
-            serving = ray_of_script(
-                node, {**home, **of_ray}, programs=programs, files=folders.files, own_user=own_user
-            )
-            ray = open_until_the_end.enter_context(serving)
+            known: Any = {"programs": programs, "files": folders.files, "own_user": own_user}
+            ray = open_until_the_end.enter_context(ray_of_script(node, {**home, **of_ray}, **known))
             if not node.cluster.is_head:
                 node.enter("train")
                 serve(node, ray)
@@ -206,8 +204,8 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFi
             install_optuna(node)
         if node.cluster is None and any(piece.trial for piece in manifest.pieces):
             studies = studies_of(node, manifest, start, tell, machine=machine_document(node, manifest))
-        known: Any = {"own_user": own_user, "queue": queue or studies, "fetches": fetches}
-        run = CommandRun(node, command, pieces, places, start_of, outputs, **known)
+        by: Any = {"own_user": own_user, "queue": queue or studies, "fetches": fetches}
+        run = CommandRun(node, command, pieces, places, start_of, outputs, **by)
         run.to_the_end()
         if studies and studies.flaw:
             raise TrainingFailed("its search found nothing", why=studies.flaw, do="Read `mayfly logs`.")
@@ -315,9 +313,8 @@ def _pieces(manifest: Manifest, folders: CommandFolders, *, over: Collection[str
         if name:
             events = folders.events_of_pieces / f"{name}.jsonl"
             copy, prefix = folders.copies / name, f"{name}/"
-            known: Any = {"copy_of": folders.files, "prefix": prefix}
-            known["goes_on"] = any((folders.checkpoints / name).iterdir())
-            made.append(PieceToRun(piece=piece, events=events, folder=copy, **known))
+            known: Any = {"goes_on": any((folders.checkpoints / name).iterdir()), "prefix": prefix}
+            made.append(PieceToRun(piece=piece, events=events, folder=copy, copy_of=folders.files, **known))
         else:
             made.append(PieceToRun(piece=piece, events=folders.own / "events.jsonl", folder=folders.files))
     return made
