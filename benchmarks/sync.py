@@ -15,7 +15,6 @@ Prints seconds, MB/s, the tool's own processor seconds, and the ratio to s5cmd a
 from __future__ import annotations
 
 import argparse
-import asyncio
 import hashlib
 import json
 import os
@@ -165,6 +164,8 @@ def away(endpoint: str, milliseconds: float) -> Iterator[str]:
 
 async def pass_on(port: int, milliseconds: float) -> None:
     """Pass on what comes to a new port, which is printed, half of the time later in each direction."""
+    import asyncio
+
     loop, late = asyncio.get_running_loop(), milliseconds / 2000
 
     async def one_way(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -255,6 +256,8 @@ def main() -> None:
         {"ours": ours, "boto3": plain}[tool](action, Path(folder), endpoint)
         return
     if sys.argv[1:2] == ["--away"]:
+        import asyncio  # late: a tool is not to pay for it
+
         asyncio.run(pass_on(int(sys.argv[2]), float(sys.argv[3])))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--tools", type=Path, help="folder of aws, s5cmd and rclone (default: on PATH)")

@@ -32,7 +32,7 @@ CHANGED = ("BadDigest", "XAmzContentChecksumMismatch", "InvalidDigest", "Incompl
 _BLOCK_BYTES = 1 << 20
 
 
-AT_ONCE = 32  # files
+AT_ONCE = 48  # files
 Done = TypeVar("Done")
 
 

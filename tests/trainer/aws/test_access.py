@@ -14,10 +14,11 @@ from botocore.exceptions import (
     NoCredentialsError,
     NoRegionError,
 )
+from botocore.utils import parse_timestamp
 
 from tests.sessions import forget_sessions
 from trainer import __version__
-from trainer.aws.access import Access, aws_error, own_access, user_session
+from trainer.aws.access import Access, aws_error, moment_of, own_access, user_session
 from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.base.errors import ConfigError, ConnectionFailed, EmbeddedAwsGone, PermissionDenied
 
@@ -49,6 +50,49 @@ def test_requests_say_that_mayfly_sends_them():
     with pytest.raises(HTTPClientError):  # for the answer has no body
         client.get_caller_identity()
     assert sent[0] == f"Mayfly/{__version__} Botocore/{botocore.__version__}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-11-27T18:00:01.500Z",
+        "2026-11-27T18:00:01Z",
+        "2026-11-27T18:00:01+02:00",
+        "2026-11-27T18:00:01",  # UTC
+        "2026-11-27",
+        "Fri, 27 Nov 2026 18:00:01 GMT",
+        "Fri, 27 Nov 2026 18:00:01 -0000",
+        "1795802401",
+        "1795802401.5",
+        1795802401,
+        1795802401.5,
+    ],
+)
+def test_times_are_read_as_botocore_reads_them(text):
+    moment = moment_of(text)
+    assert moment == parse_timestamp(text) and moment.utcoffset() == parse_timestamp(text).utcoffset()
+
+
+def test_a_time_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="nonsense"):
+        moment_of("nonsense")
+
+
+@pytest.mark.parametrize(("size", "asks"), [(2 << 20, False), ((2 << 20) + 1, True)])
+def test_small_bodies_are_sent_without_a_question(size, asks):
+    client = Access(region="us-east-1", access_key="AKIA", secret_key="secret").client("s3")
+    sent = []
+
+    def answer(request, **_):
+        sent.append("Expect" in request.headers)
+        return AWSResponse(request.url, 200, {}, RawResponse(b""))
+
+    client.meta.events.register_first("before-send.s3", answer, unique_id="size")
+    try:
+        client.put_object(Bucket="bucket", Key="key", Body=BytesIO(bytes(size)))
+    finally:
+        client.meta.events.unregister("before-send.s3", unique_id="size")
+    assert sent == [asks]
 
 
 def test_a_client_that_is_there_leaves_garbage_to_the_collector():
