@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from scripts.templates import FIELD, MOST, Source
+from scripts.templates import FIELD, MOST, SourceTree
 from scripts.trees import Module, Scope, called
 from trainer.base import errors
 
@@ -42,7 +42,7 @@ class Message:
 
     @property
     def is_passed_on(self) -> bool:
-        """Whether it only hands on what another error says."""
+        """Return whether its words are those of another error."""
         return bool(PASSED_ON.fullmatch(self.what))
 
 
@@ -129,7 +129,7 @@ def _in_italics(name: str) -> str:
 @cache
 def all_messages() -> tuple[Message, ...]:
     """Return every message of the source, in its order, without repetitions."""
-    source = Source(ROOT, FOLDERS)
+    source = SourceTree(ROOT, FOLDERS)
     classes = _classes(source)
     found: dict[Message, None] = {}
     for module in source.modules.values():
@@ -139,7 +139,7 @@ def all_messages() -> tuple[Message, ...]:
     return tuple(found)
 
 
-def _classes(source: Source) -> dict[tuple[str, str], str]:
+def _classes(source: SourceTree) -> dict[tuple[str, str], str]:
     """Return the classes of the tree of errors, by module and name, with the nearest one described."""
     known = {name for name, _, _ in described()} | {"TrainerError"}
     classes = {(ERRORS, name): name for name in known}
@@ -156,7 +156,7 @@ def _classes(source: Source) -> dict[tuple[str, str], str]:
 
 
 def _class_of(
-    node: ast.Call, module: Module, source: Source, classes: dict[tuple[str, str], str]
+    node: ast.Call, module: Module, source: SourceTree, classes: dict[tuple[str, str], str]
 ) -> str | None:
     """Return the section of the error that a call makes; None for any other call."""
     name, raised = called(node), isinstance(module.parents[node], ast.Raise)
@@ -174,7 +174,7 @@ def _class_of(
     return None
 
 
-def _messages(node: ast.Call, error: str, module: Module, source: Source) -> Iterator[Message]:
+def _messages(node: ast.Call, error: str, module: Module, source: SourceTree) -> Iterator[Message]:
     """Yield the messages of a call that makes an error, one for each text of its first part."""
     if not node.args:
         return

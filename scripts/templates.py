@@ -1,7 +1,7 @@
 """Texts of the source as templates, from its syntax trees.
 
-`Source.texts` follows a name back to what it was last given on each way to a statement, a call to what the
-function returns, and a parameter to what its callers give. What only a run knows stands as `⟨name⟩`.
+`SourceTree.texts` follows a name back to what it was last given on each way to a statement, a call to what
+the function returns, and a parameter to what its callers give. What only a run knows stands as `⟨name⟩`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from scripts.trees import (
     REASON,
     TEXT_METHODS,
     Function,
+    Given,
     Module,
     Scope,
-    Value,
     arguments,
     backwards,
     called,
@@ -37,7 +37,7 @@ UNKNOWN = "⟨…⟩"
 SHOWN = {"nearest": ("Did you mean ⟨name⟩?",), "first_line": (REASON,)}
 
 
-class Source:
+class SourceTree:
     """All modules below some folders."""
 
     def __init__(self, root: Path, folders: Iterable[str]) -> None:
@@ -88,14 +88,14 @@ class Source:
     def _by_returns(self, scope: Scope) -> list[Scope]:
         """Return the scope with names that are elements of one call, once for each tuple that it returns."""
         for name, value in scope.names.items():
-            if isinstance(value, Value) and value.element is not None and isinstance(value.node, ast.Call):
+            if isinstance(value, Given) and value.element is not None and isinstance(value.node, ast.Call):
                 found = []
                 for tuple_, at in self._returned(value.node, value.at):
                     if isinstance(tuple_, ast.Tuple):
                         names = {
-                            other: Value(tuple_.elts[one.element], at)
+                            other: Given(tuple_.elts[one.element], at)
                             for other, one in scope.names.items()
-                            if isinstance(one, Value)
+                            if isinstance(one, Given)
                             and one.node is value.node
                             and one.element is not None
                             and one.element < len(tuple_.elts)
@@ -255,7 +255,7 @@ class Source:
                 return self._list(between, value, scope)
             case ast.Name(id=name) if name not in scope.names and not self.defined(scope.module, name):
                 for way in self.ways(scope, [node]):
-                    if isinstance(value := way.names.get(name), Value) and value.element is None:
+                    if isinstance(value := way.names.get(name), Given) and value.element is None:
                         return self._list(between, value.node, value.at)
         return [shown(node)]
 
@@ -321,7 +321,7 @@ class Source:
             outer = Scope(where, statement, depth=scope.depth + 1)
             given = arguments(scope.module, function, call, outer)
             needed = [
-                value.node for name, value in given.items() if name in used and isinstance(value, Value)
+                value.node for name, value in given.items() if name in used and isinstance(value, Given)
             ]
             for way in self.contexts(outer, needed):
                 found.append(replace(scope, names=arguments(scope.module, function, call, way)))
@@ -331,7 +331,7 @@ class Source:
 
     def _says(self, scope: Scope, name: str) -> bool:
         value = scope.names.get(name)
-        return isinstance(value, Value) and any(has_words(text) for text in self.texts(value.node, value.at))
+        return isinstance(value, Given) and any(has_words(text) for text in self.texts(value.node, value.at))
 
     def _parameters_used(self, scope: Scope, nodes: Iterable[ast.expr], function: Function) -> set[str]:
         """Return the parameters of a function that are part of these expressions on some way to it."""

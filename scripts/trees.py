@@ -21,7 +21,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True)
-class Value:
+class Given:
     """An expression, or one element of it, and where it is evaluated."""
 
     node: ast.expr
@@ -35,7 +35,7 @@ class Scope:
 
     module: Module
     statement: ast.AST
-    names: Mapping[str, Value | str] = field(default_factory=dict)
+    names: Mapping[str, Given | str] = field(default_factory=dict)
     depth: int = 0
 
     def deeper(self) -> Scope:
@@ -105,7 +105,7 @@ def called(node: ast.Call) -> str:
     return getattr(node.func, "id", None) or getattr(node.func, "attr", "")
 
 
-def arguments(home: Module, function: Function, call: ast.Call, scope: Scope) -> dict[str, Value | str]:
+def arguments(home: Module, function: Function, call: ast.Call, scope: Scope) -> dict[str, Given | str]:
     """Return the values of a function's parameters in a call, defaults included."""
     positional = [*function.args.posonlyargs, *function.args.args]
     defaults = dict(
@@ -118,22 +118,22 @@ def arguments(home: Module, function: Function, call: ast.Call, scope: Scope) ->
     }
     if positional and positional[0].arg in ("self", "cls"):
         positional = positional[1:]
-    names: dict[str, Value | str] = {
-        one.arg: Value(defaults[one.arg], Scope(home, home.tree, depth=scope.depth))
+    names: dict[str, Given | str] = {
+        one.arg: Given(defaults[one.arg], Scope(home, home.tree, depth=scope.depth))
         if one.arg in defaults
         else f"⟨{one.arg}⟩"
         for one in parameters(function)
     }
     given = itertools.takewhile(lambda value: not isinstance(value, ast.Starred), call.args)
-    names |= {one.arg: Value(value, scope) for one, value in zip(positional, given, strict=False)}
-    return names | {one.arg: Value(one.value, scope) for one in call.keywords if one.arg in names}
+    names |= {one.arg: Given(value, scope) for one, value in zip(positional, given, strict=False)}
+    return names | {one.arg: Given(one.value, scope) for one in call.keywords if one.arg in names}
 
 
 def parameters(function: Function) -> list[ast.arg]:
     return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
 
 
-def backwards(scope: Scope, node: ast.AST, wanted: frozenset[str]) -> Iterator[dict[str, Value | str]]:
+def backwards(scope: Scope, node: ast.AST, wanted: frozenset[str]) -> Iterator[dict[str, Given | str]]:
     """Yield what names were last given on each way to a statement of a function, walking backwards."""
     parent = scope.module.parents.get(node)
     if not wanted or parent is None or isinstance(node, (*Function.__args__, ast.ClassDef)):
@@ -153,7 +153,7 @@ def backwards(scope: Scope, node: ast.AST, wanted: frozenset[str]) -> Iterator[d
         yield {**rest, **names}
 
 
-def _through(scope: Scope, before: ast.stmt, wanted: frozenset[str]) -> Iterator[dict[str, Value | str]]:
+def _through(scope: Scope, before: ast.stmt, wanted: frozenset[str]) -> Iterator[dict[str, Given | str]]:
     """Yield the same from behind a statement."""
     names = {**_of_header(scope, before, wanted), **_assigned(scope, before, wanted)}
     blocks = [] if isinstance(before, (*Function.__args__, ast.ClassDef)) else _blocks(before)
@@ -196,13 +196,13 @@ def names_in(node: ast.expr) -> frozenset[str]:
     return frozenset(one.id for one in ast.walk(node) if isinstance(one, ast.Name))
 
 
-def _assigned(scope: Scope, node: ast.stmt, wanted: frozenset[str]) -> dict[str, Value | str]:
+def _assigned(scope: Scope, node: ast.stmt, wanted: frozenset[str]) -> dict[str, Given | str]:
     """Return what a simple statement gives to names."""
     at = replace(scope, statement=node, names={})
-    names: dict[str, Value | str] = {}
+    names: dict[str, Given | str] = {}
     if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id in wanted:
         before = ast.Name(node.target.id, ast.Load())
-        names[node.target.id] = Value(ast.BinOp(before, node.op, node.value), at)
+        names[node.target.id] = Given(ast.BinOp(before, node.op, node.value), at)
     value = getattr(node, "value", None)
     for target in getattr(node, "targets", None) or [getattr(node, "target", None)]:
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and isinstance(value, ast.expr):
@@ -212,28 +212,28 @@ def _assigned(scope: Scope, node: ast.stmt, wanted: frozenset[str]) -> dict[str,
 
 def _unpacked(
     target: ast.expr | None, value: ast.expr, at: Scope, wanted: frozenset[str]
-) -> dict[str, Value | str]:
+) -> dict[str, Given | str]:
     if isinstance(target, ast.Name):
-        return {target.id: Value(value, at)} if target.id in wanted else {}
-    names: dict[str, Value | str] = {}
+        return {target.id: Given(value, at)} if target.id in wanted else {}
+    names: dict[str, Given | str] = {}
     if isinstance(target, ast.Tuple):
         for index, one in enumerate(target.elts):
             if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts):
                 names |= _unpacked(one, value.elts[index], at, wanted)
             elif isinstance(one, ast.Name) and one.id in wanted:
-                names[one.id] = Value(value, at, element=index)
+                names[one.id] = Given(value, at, element=index)
     return names
 
 
-def _of_header(scope: Scope, node: ast.AST, wanted: frozenset[str]) -> dict[str, Value | str]:
+def _of_header(scope: Scope, node: ast.AST, wanted: frozenset[str]) -> dict[str, Given | str]:
     """Return what the head of a compound statement gives to names: walrus, loop variable, `as`."""
-    names: dict[str, Value | str] = {}
+    names: dict[str, Given | str] = {}
     if isinstance(node, ast.ExceptHandler) and node.name in wanted:
         names[str(node.name)] = REASON
     at = replace(scope, statement=node, names={})
     for one in _named(node):
         if one.target.id in wanted:
-            names[one.target.id] = Value(ast.BoolOp(ast.Or(), [one.value]), at)  # it is not empty
+            names[one.target.id] = Given(ast.BoolOp(ast.Or(), [one.value]), at)  # it is not empty
     if isinstance(node, ast.For):
         for one in ast.walk(node.target):
             if isinstance(one, ast.Name) and one.id in wanted:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.messages import marked
-from scripts.templates import Source
+from scripts.templates import SourceTree
 from scripts.trees import Scope, called
 
 
@@ -16,7 +16,7 @@ def messages(folder: Path, body: str) -> list[str]:
     """Return the texts of the first argument of each `Wrong(...)` in a source, in its order."""
     (folder / "room").mkdir()
     (folder / "room" / "one.py").write_text(body, encoding="utf-8")
-    source = Source(folder, ["room"])
+    source = SourceTree(folder, ["room"])
     (module,) = source.modules.values()
     found = []
     for node in module.nodes:

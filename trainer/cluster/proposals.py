@@ -1,5 +1,5 @@
-"""What optuna does for a study: it proposes values for the next trial by TPE, from the ends of the others,
-and finds the trials that have fallen behind.
+"""Propose values for a study's next trial by optuna's TPE, from the ends of the others, and find the trials
+that have fallen behind by its pruner.
 
 A proposal is a function of the table, the study's name, the trial's number and the other trials: optuna's
 study is made anew each time, in memory. Trials under way count as bad ones nearby (its constant liar), so

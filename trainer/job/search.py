@@ -123,7 +123,7 @@ class SearchSettings:
             return
         space = self.space
         if not 1 <= len(space) <= MOST_KEYS:
-            raise UsageError(f"search.over has {len(space)} keys", do=f"Name {MOST_KEYS} at most.")
+            raise UsageError(f"search.over has {len(space)} keys", do=f"Name 1 to {MOST_KEYS}.")
         if self.method == "grid":
             if ranges := [key for key, values in space.items() if isinstance(values, Range)]:
                 why, do = "a grid has choices only", "List its values, or set search.method = random."

@@ -15,7 +15,7 @@ from trainer.aws.place import Place
 from trainer.base.errors import TrainerError
 from trainer.machines.rates import EARLIER_RUN, Rate
 from trainer.runs.index import read_index
-from trainer.runs.receipt import Receipt
+from trainer.runs.receipt import Receipt, is_whole
 from trainer.runs.stored_receipt import read_receipt
 
 RECEIPTS_AT_ONCE = 8
@@ -58,13 +58,13 @@ def known_times(objects: Objects, names: Iterable[str], sha256: str, place: Plac
 
 def _seconds_of(receipt: Receipt, sha256: str) -> dict[str, float]:
     """Return the seconds of each piece that was done, if the receipt is of this script."""
-    is_whole = [item["sha256"] for item in receipt["scripts"]] == [sha256]
-    if is_whole and receipt["state"] == "done":  # one piece: its train phase, with what was sent during it
+    is_single = [item["sha256"] for item in receipt["scripts"]] == [sha256]
+    if is_single and receipt["state"] == "done":  # one piece: its train phase, with what was sent during it
         return {receipt["scripts"][0]["piece"]: max(1.0, receipt["seconds"]["train"])}
     return {
         item["piece"]: max(1.0, item["seconds"])
         for item in receipt["scripts"]
-        if item["done"] and item.get("end", "done") == "done" and item["sha256"] == sha256
+        if is_whole(item) and item["sha256"] == sha256
     }
 
 
