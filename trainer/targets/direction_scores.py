@@ -57,18 +57,20 @@ def _auc_per_bar(chances: np.ndarray, truth: np.ndarray) -> np.ndarray | None:
     the area, by the inverse of its label's share (DeLong, DeLong and Clarke-Pearson 1988,
     https://doi.org/10.2307/2531595).
     """
-    ones, zeros = np.sort(chances[truth]), np.sort(chances[~truth])
-    if not len(ones) or not len(zeros):
+    ones = int(truth.sum())
+    if ones in (0, len(truth)):
         return None
+    order = np.argsort(chances)
+    place_N = np.arange(len(chances))
+    begins_N = np.diff(chances[order], prepend=-np.inf) > 0  # where a run of equal chances begins
+    first_N = np.maximum.accumulate(np.where(begins_N, place_N, 0))
+    after_N = np.append(place_N[begins_N], len(chances))[np.cumsum(begins_N)]
+    ones_before = np.concatenate([[0], np.cumsum(truth[order])])
+    below_N, up_to_N = ones_before[first_N], ones_before[after_N]  # of the ones; of the zeros the rest
+    lower_ones_N = (below_N + up_to_N) / 2 / ones
+    lower_zeros_N = (first_N - below_N + after_N - up_to_N) / 2 / (len(truth) - ones)
     right_N = np.empty(len(chances))
-    right_N[truth] = _share_below(zeros, chances[truth])
-    right_N[~truth] = 1 - _share_below(ones, chances[~truth])
+    right_N[order] = np.where(truth[order], lower_zeros_N, 1 - lower_ones_N)
     area = float(right_N[truth].mean())
     shares_N = np.where(truth, truth.mean(), 1 - truth.mean())
     return np.asarray(area + (right_N - area) / shares_N)
-
-
-def _share_below(sorted_M: np.ndarray, values_N: np.ndarray) -> np.ndarray:
-    """Return for each value (N,) the share of sorted ones (M,) below it; an equal one counts half."""
-    below, up_to = (np.searchsorted(sorted_M, values_N, side) for side in ("left", "right"))
-    return np.asarray((below + up_to) / 2 / len(sorted_M))

@@ -11,7 +11,6 @@ Shapes: N bars, F features, C classes, W of them with weights.
 from __future__ import annotations
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from trainer.targets.scoring import RIDGE, Table, blocks_of, with_intercept
 
@@ -23,8 +22,7 @@ def logistic(x_train: Table, classes_N: np.ndarray, x_scored: Table) -> np.ndarr
     """Return the probabilities (N, C) of the classes that training has, in ascending order, by a regression
     on scaled features, fitted on training.
 
-    Of two classes the second has weights; of more, each. Intercepts are not penalized. Uses one thread, like
-    a worker.
+    Of two classes the second has weights; of more, each. Intercepts are not penalized.
     """
     classes = np.unique(classes_N)
     places_N = np.zeros(len(classes_N), dtype=np.int8)
@@ -32,9 +30,8 @@ def logistic(x_train: Table, classes_N: np.ndarray, x_scored: Table) -> np.ndarr
         places_N[classes_N == one] = place
     if len(classes) == 1:
         return np.ones((len(x_scored), 1))
-    with threadpool_limits(1, user_api="blas"):
-        weights_FW = _fitted(x_train, places_N, len(classes))
-        return np.concatenate([_chances(with_intercept(x), weights_FW).T for x in blocks_of(x_scored)])
+    weights_FW = _fitted(x_train, places_N, len(classes))
+    return np.concatenate([_chances(with_intercept(x), weights_FW).T for x in blocks_of(x_scored)])
 
 
 def _fitted(x_train: Table, places_N: np.ndarray, classes: int) -> np.ndarray:
@@ -59,7 +56,8 @@ def _derivatives(
     x_train: Table, places_N: np.ndarray, classes: int, weights_FW: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray]:
     """Return the penalized loss of all bars, its gradient and its Hessian, by class and within it by
-    feature.
+    feature. The products of the Hessian, half the time in float64, are float32: it decides how fast the
+    steps get there, the gradient decides where.
     """
     features, free = weights_FW.shape
     penalty_F = np.full(features, RIDGE)
@@ -78,11 +76,11 @@ def _derivatives(
         chances_CB = _chances(x, weights_FW)
         loss -= float(np.log(np.maximum(chances_CB[true_CB], 1e-300)).sum())
         slope_WF += (chances_CB - true_CB)[classes - free :] @ x
-        chances_WB = chances_CB[classes - free :]
+        chances_WB, near = chances_CB[classes - free :], x.astype(np.float32)
         for one in range(free):
             for other in range(one + 1):
                 share_B = chances_WB[one] * ((one == other) - chances_WB[other])
-                part = (x * share_B[:, None]).T @ x
+                part = (near * share_B.astype(np.float32)[:, None]).T @ near
                 by_class[one, :, other] += part
                 if one != other:
                     by_class[other, :, one] += part

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from threadpoolctl import threadpool_limits
 
 # malloc.h. Every step frees and allocates tens of MB. With its default thresholds glibc returns them to the
 # kernel and pages them in again, which costs a third to a half of the step.
@@ -34,17 +35,19 @@ def keep_freed_memory() -> bool:
 
 
 def use_one_thread() -> None:
-    """Limit torch to one thread: more compete for busy cores (5 to 9 times slower), and one keeps the order
-    of sums.
+    """Limit torch and numpy's BLAS to one thread: more compete for busy cores (5 to 9 times slower), and one
+    keeps the order of sums. BLAS's second thread waits in a loop after each product, which took a quarter of
+    all that a training computes beside its network.
     """
     torch.set_num_threads(1)
+    threadpool_limits(1, user_api="blas")  # for good: only leaving its block would undo it
 
 
 @contextmanager
 def on_one_thread() -> Iterator[None]:
     """Limit torch to one thread for the block."""
     before = torch.get_num_threads()
-    use_one_thread()
+    torch.set_num_threads(1)
     try:
         yield
     finally:

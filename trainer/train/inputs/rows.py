@@ -34,7 +34,7 @@ from trainer.train.inputs.row_files import empty_rows
 
 # Deviations to which a baseline's features are clamped: one crash must not decide a linear fit.
 FEATURE_LIMIT = 10.0
-PART = 1 << 16  # rows that are looked at together
+PART = 1 << 13  # rows that are looked at together: in float64 they stay in the cache of a core
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,11 +287,11 @@ def refuse_bad_features(candles: Candles, rows_TF: Tensor, warmup: int, names: t
         )
     number, first = 0, (0, 0)
     for start in range(warmup, len(rows_TF), PART):
-        bad_TF = ~torch.isfinite(rows_TF[start : start + PART])
-        if bad_TF.any():
-            row, column = bad_TF.nonzero()[0].tolist()
+        finite_TF = np.isfinite(rows_TF[start : start + PART].numpy())  # torch's takes eight times as long
+        if not finite_TF.all():
+            row, column = np.argwhere(~finite_TF)[0].tolist()
             first = first if number else (start + row, column)
-            number += int(bad_TF.sum())
+            number += int((~finite_TF).sum())
     if number:
         row, column = first
         name = names[column] if names else f"feature {column}"
