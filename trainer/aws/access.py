@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer import __version__
+from trainer.aws.checksums import without_runtime
 from trainer.aws.error_codes import CONNECTION, SDK_FAILED, UNKNOWN, Meaning, meaning
 from trainer.aws.place import ACCOUNT, REHEARSAL, Place
 from trainer.base import environment
@@ -82,7 +83,8 @@ def _loading() -> Iterator[None]:
     was_on = gc.isenabled()
     gc.disable()
     try:
-        yield
+        with without_runtime():
+            yield
     finally:
         gc.freeze()
         if was_on:

@@ -9,7 +9,6 @@ expect.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import io
 import os
@@ -22,6 +21,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from trainer.aws.checksums import sha256_sum
 from trainer.aws.folder_uploads import FolderUploads, sums_of
 from trainer.base.symbols import path_flaw
 
@@ -53,7 +53,7 @@ class ObjectVersion:
         known = {"ETag": self.etag, "VersionId": self.version_id, "LastModified": self.modified_at}
         known |= {"ContentLength": self.size, "ContentType": "binary/octet-stream"}
         known |= {"Metadata": dict(self.metadata)}
-        return known | ({"ChecksumSHA256": checksum(self.sha256)} if self.checksummed else {})
+        return known | ({"ChecksumSHA256": sha256_sum(self.sha256)} if self.checksummed else {})
 
     def entry(self) -> dict[str, Any]:
         """Return this version's entry in a listing."""
@@ -90,7 +90,7 @@ class FolderBucket:
             new.parent.mkdir(parents=True, exist_ok=True)
             try:
                 sha256 = self._receive(new, body, ContentLength)
-                if ChecksumSHA256 and ChecksumSHA256 != checksum(sha256):
+                if ChecksumSHA256 and ChecksumSHA256 != sha256_sum(sha256):
                     what = "The SHA256 you specified did not match what we received."
                     raise refusal("BadDigest", 400, "PutObject", what)
                 with self._writing():
@@ -341,11 +341,6 @@ def span(text: str, size: int) -> tuple[int, int]:
     if first >= size:
         raise refusal("InvalidRange", 416, "GetObject", "The requested range is not satisfiable")
     return first, min(int(match[2]), size - 1) if match[1] and match[2] else size - 1
-
-
-def checksum(sha256: str) -> str:
-    """Return a hash as S3 writes it."""
-    return base64.b64encode(bytes.fromhex(sha256)).decode()
 
 
 def refusal(code: str, status: int, operation: str, message: str) -> Exception:

@@ -18,13 +18,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from trainer.aws.checksums import crc64nvme, sha256_sum
 from trainer.base.files import whole_file
 
 UPLOADS = ".uploads"  # no key begins with a dot
 LEAST_PART_BYTES = 5 << 20  # but for the last (S3 user guide, "Multipart upload limits", 2026-11-27)
-_SUMS: dict[str, Callable[[bytes], bytes]] = {
-    "ChecksumCRC32": lambda body: zlib.crc32(body).to_bytes(4),
-    "ChecksumSHA256": lambda body: hashlib.sha256(body).digest(),
+_SUMS: dict[str, Callable[[bytes], str]] = {
+    "ChecksumCRC32": lambda body: base64.b64encode(zlib.crc32(body).to_bytes(4)).decode(),
+    "ChecksumCRC64NVME": crc64nvme,
+    "ChecksumSHA256": lambda body: sha256_sum(hashlib.sha256(body).hexdigest()),
 }
 
 
@@ -53,7 +55,7 @@ class FolderUploads:
             if field != f"Checksum{facts['algorithm']}" and facts["algorithm"]:
                 what = f"Checksum Type mismatch occurred, expected checksum Type: {facts['algorithm']}"
                 raise self._refused("InvalidRequest", 400, "UploadPart", what)
-            if (own := _sum(field, body)) and own != value:
+            if field in _SUMS and _SUMS[field](body) != value:
                 what = f"The {field.removeprefix('Checksum')} you specified did not match what we received."
                 raise self._refused("BadDigest", 400, "UploadPart", what)
         etag = hashlib.sha256(body).hexdigest()
@@ -159,14 +161,3 @@ def sums_of(arguments: Mapping[str, Any]) -> dict[str, str]:
     """Return the checksums that a request names."""
     names = ("ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "ChecksumSHA1", "ChecksumSHA256")
     return {name: str(arguments[name]) for name in names if arguments.get(name)}
-
-
-def _sum(field: str, body: bytes) -> str:
-    """Return a checksum as S3 writes it; '' for an algorithm that is not here."""
-    if field in _SUMS:
-        return base64.b64encode(_SUMS[field](body)).decode()
-    from botocore import compat, httpchecksum  # late, like boto3 itself
-
-    if field == "ChecksumCRC64NVME" and compat.HAS_CRT:
-        return str(httpchecksum.CrtCrc64NvmeChecksum().handle(body))
-    return ""

@@ -17,11 +17,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 from trainer.aws.access import error_code, version_of
+from trainer.aws.checksums import crc64nvme
 from trainer.aws.journal import MOST_PARTS, Journal
 
 PART_BYTES = 16 << 20  # of 5 MiB to 5 GiB that S3 allows; AWS advises 8 to 16 (S3 user guide, 2026-11-27)
@@ -66,7 +66,6 @@ def send_parts(
     Raises botocore's BadDigest if the bytes don't have the hash, since the file changed meanwhile.
     """
     known = {"bucket": bucket, "key": key, "sha256": sha256, "size": size, "part_bytes": part_bytes_of(size)}
-    known["algorithm"] = wire_checksum()[0]
     counted = 0
 
     def count(more: int) -> None:
@@ -101,7 +100,7 @@ def _begun(journal: Journal, key: str, sha256: str, client: Any, bucket: str) ->
         Bucket=bucket,
         Key=key,
         Metadata={"sha256": sha256},
-        ChecksumAlgorithm=journal.of["algorithm"],
+        ChecksumAlgorithm="CRC64NVME",
         ChecksumType="FULL_OBJECT",
     )
     journal.begin(upload_id=made["UploadId"])
@@ -110,23 +109,23 @@ def _begun(journal: Journal, key: str, sha256: str, client: Any, bucket: str) ->
 
 def _sent(body: IO[bytes], journal: Journal, upload_id: str, client: Any, moved: Moved) -> str:
     """Send the parts that are not there yet, and complete the upload; return the object's VersionId."""
-    of, field, checksum_of = journal.of, f"Checksum{journal.of['algorithm']}", wire_checksum()[1]
+    of = journal.of
     upload = {"Bucket": of["bucket"], "Key": of["key"], "UploadId": upload_id}
     digest, left, number = hashlib.sha256(), of["size"], 0
     listed: dict[int, dict[str, Any]] = {}
 
     def send(number: int, block: bytes, checksum: str) -> None:
-        answer = client.upload_part(**upload, PartNumber=number, Body=block, **{field: checksum})
-        listed[number] = {"ETag": answer["ETag"], field: checksum}
+        answer = client.upload_part(**upload, PartNumber=number, Body=block, ChecksumCRC64NVME=checksum)
+        listed[number] = {"ETag": answer["ETag"], "ChecksumCRC64NVME": checksum}
         journal.add(number, etag=answer["ETag"], checksum=checksum)
 
     with _pool() as run:
         while block := body.read(min(of["part_bytes"], left)):
             number, left = number + 1, left - len(block)
             digest.update(block)
-            checksum, earlier = checksum_of(block), journal.parts.get(number, {})
+            checksum, earlier = crc64nvme(block), journal.parts.get(number, {})
             if earlier.get("checksum") == checksum and isinstance(earlier.get("etag"), str):
-                listed[number] = {"ETag": earlier["etag"], field: checksum}
+                listed[number] = {"ETag": earlier["etag"], "ChecksumCRC64NVME": checksum}
                 moved(len(block))
                 continue
             for done in run(send, number, block, checksum, size=len(block)):
@@ -169,17 +168,6 @@ def _pool() -> Iterator[Callable[..., Iterator[int]]]:
         yield begin
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-@cache
-def wire_checksum() -> tuple[str, Callable[[bytes], str]]:
-    """Return the algorithm of the parts' checksums, and its function: CRC64NVME where AWS's common runtime is
-    installed, which Python lacks; else CRC32, which S3 checks as well.
-    """
-    from botocore import compat, httpchecksum  # late, like boto3 itself
-
-    kind = httpchecksum.CrtCrc64NvmeChecksum if compat.HAS_CRT else httpchecksum.Crc32Checksum
-    return "CRC64NVME" if compat.HAS_CRT else "CRC32", lambda block: str(kind().handle(block))
 
 
 # --- down

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from botocore import xform_name
 
-from trainer.aws.folder_bucket import checksum
+from trainer.aws.checksums import sha256_sum
 from trainer.base.instants import utc_now
 from trainer.rehearsal import wire
 from trainer.rehearsal.account import EmbeddedAccount, Rules, refuse
@@ -70,7 +70,7 @@ def copy_object(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     summed = version.checksummed or asked.get("ChecksumAlgorithm") == "SHA256"
     own = {
         "Metadata": _metadata(call) if replaced else version.metadata,
-        "ChecksumSHA256": checksum(version.sha256) if summed else "",
+        "ChecksumSHA256": sha256_sum(version.sha256) if summed else "",
     }
     assert version.file is not None
     with version.file.open("rb") as body:

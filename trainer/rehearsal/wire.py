@@ -16,13 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainer.aws.checksums import without_runtime
 from trainer.base import environment
 
 # moto reads this when it is imported: the images of the embedded AWS instead of thousands of its own (0.3 s a
 # region).
 environment.set_moto_images(Path(__file__).with_name("images.json"))
 
-import botocore.session  # noqa: E402  (the variable above comes first)
+with without_runtime():
+    import botocore.session  # noqa: E402  (the variable above comes first)
 from botocore.awsrequest import HeadersDict  # noqa: E402
 from botocore.exceptions import UnknownServiceError  # noqa: E402
 from botocore.loaders import create_loader  # noqa: E402
