@@ -57,20 +57,21 @@ def _auc_per_bar(chances: np.ndarray, truth: np.ndarray) -> np.ndarray | None:
     the area, by the inverse of its label's share (DeLong, DeLong and Clarke-Pearson 1988,
     https://doi.org/10.2307/2531595).
     """
-    ones = int(truth.sum())
-    if ones in (0, len(truth)):
+    ones, zeros = np.flatnonzero(truth), np.flatnonzero(~truth)
+    if not len(ones) or not len(zeros):
         return None
-    order = np.argsort(chances)
-    place_N = np.arange(len(chances))
-    begins_N = np.diff(chances[order], prepend=-np.inf) > 0  # where a run of equal chances begins
-    first_N = np.maximum.accumulate(np.where(begins_N, place_N, 0))
-    after_N = np.append(place_N[begins_N], len(chances))[np.cumsum(begins_N)]
-    ones_before = np.concatenate([[0], np.cumsum(truth[order])])
-    below_N, up_to_N = ones_before[first_N], ones_before[after_N]  # of the ones; of the zeros the rest
-    lower_ones_N = (below_N + up_to_N) / 2 / ones
-    lower_zeros_N = (first_N - below_N + after_N - up_to_N) / 2 / (len(truth) - ones)
+    ones, zeros = ones[np.argsort(chances[ones])], zeros[np.argsort(chances[zeros])]
     right_N = np.empty(len(chances))
-    right_N[order] = np.where(truth[order], lower_zeros_N, 1 - lower_ones_N)
+    right_N[ones] = _share_below(chances[zeros], chances[ones])
+    right_N[zeros] = 1 - _share_below(chances[ones], chances[zeros])
     area = float(right_N[truth].mean())
     shares_N = np.where(truth, truth.mean(), 1 - truth.mean())
     return np.asarray(area + (right_N - area) / shares_N)
+
+
+def _share_below(others_M: np.ndarray, values_N: np.ndarray) -> np.ndarray:
+    """Return for each value (N,) the share of others (M,) below it; an equal one counts half. Both are
+    ascending: each value is looked for near the one before it.
+    """
+    below, up_to = (np.searchsorted(others_M, values_N, side) for side in ("left", "right"))
+    return np.asarray((below + up_to) / 2 / len(others_M))
