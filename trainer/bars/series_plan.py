@@ -62,16 +62,17 @@ class BarTimes:
         `reach` is the number of bars before it that the target reads.
         """
         first_row = self.first_row(warmup=warmup, bars_seen=bars_seen)
-        passed_R, readable = _passed(self.breaks), []
+        passed_R, readable_T = _passed(self.breaks), np.zeros(len(self.holes), dtype=bool)
         passed_T = passed_R[1:] if self.rows is None else passed_R[1:][self.rows]
         broken_T = np.diff(passed_T, prepend=passed_T[:1]) > 0  # missing dates don't count
         passed_T = _passed(broken_T)
-        for some in _parts(np.arange(len(self.holes), dtype=np.int64)):
+        for first in range(0, len(self.holes), PART):
+            some = np.arange(first, min(first + PART, len(self.holes)))
             bars = some[(self.rows_of(some) >= first_row) & (some >= reach)]
             bars = bars[_is_clear(passed_T, bars - reach, bars)]
             rows = self.rows_of(bars)
-            readable.append(bars[_is_clear(passed_R, rows - bars_seen + 1, rows)])
-        return np.concatenate(readable)
+            readable_T[bars[_is_clear(passed_R, rows - bars_seen + 1, rows)]] = True
+        return np.flatnonzero(readable_T)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +89,12 @@ class Labelled:
     @property
     def longest(self) -> int:
         """Return the length of the longest label in bars."""
-        return int((self.ends[self.bars] - self.bars).max(initial=0))
+        return max(int((self.ends[some] - some).max(initial=0)) for some in _parts(self.bars))
 
     def within(self, span: Span) -> np.ndarray:
         """Return the bars that are in the span with their whole label."""
-        return np.asarray(self.bars[(self.bars >= span.start) & (self.ends[self.bars] < span.stop)])
+        bars = self.bars[np.searchsorted(self.bars, span.start) :]
+        return np.asarray(bars[np.concatenate([self.ends[some] < span.stop for some in _parts(bars)])])
 
     def num_separate(self, span: Span) -> int:
         """Return how many labels within the span don't overlap, each starting where the previous ended or
@@ -125,12 +127,19 @@ class Plan:
     @property
     def starts(self) -> dict[str, np.ndarray]:
         """Return the first row that each bar's output depends on, by span."""
-        return {span: self.time.rows_of(bars) - self.bars_seen + 1 for span, bars in self.bars.items()}
+        return {span: self.time.rows_of(bars) - (self.bars_seen - 1) for span, bars in self.bars.items()}
 
     @property
     def first_row(self) -> int:
         """Return the first row whose inputs are complete."""
         return self.time.first_row(warmup=self.warmup, bars_seen=self.bars_seen)
+
+    def to_train(self, *, clock: bool) -> Plan:
+        """Return the plan without the ends of labels, which only planning and a refit read, with or without
+        the session clock.
+        """
+        time = self.time if clock else replace(self.time, clock=np.empty(0, dtype=np.int64))
+        return replace(self, time=time, ends=np.empty(0, dtype=np.int64))
 
     @property
     def num_reads(self) -> int:
@@ -190,10 +199,13 @@ def lay_out(
     first = max(time.first_row(warmup=warmup, bars_seen=model.bars_seen), labelled.target.reach)
     plans = []
     for spans in folds:
-        inside = {name: labelled.within(span) for name, span in spans.items()}
-        if len(spans.after):
-            inside["train"] = np.concatenate([inside["train"], labelled.within(spans.after)])
-        bars = {name: one[has_label[one]] for name, one in inside.items()}
+        bars, ties = {}, 0
+        for name, span in spans.items():
+            inside = labelled.within(span)
+            if name == "train" and len(spans.after):
+                inside = np.concatenate([inside, labelled.within(spans.after)])
+            bars[name] = inside[has_label[inside]]
+            ties += len(inside) - len(bars[name])
         train_rows = time.rows_of(bars["train"])
         plans.append(
             Plan(
@@ -205,7 +217,7 @@ def lay_out(
                 spans=spans,
                 bars=bars,
                 bars_seen=model.bars_seen,
-                ties=sum(len(inside[name]) - len(bars[name]) for name in inside),
+                ties=ties,
                 horizon_bars=horizon_bars,
                 chunks=chunk_grid(train_rows, first, model.bars_out) if model.reads == CHUNKS else None,
             )

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trainer.targets.scoring import Events, Holdings, PerBar, Rows
 
 HIGHER, LOWER = "higher", "lower"
+BARS, CLOSES, CLOCK = "bars", "closes", "session clock"
 PLAIN_RULE = "long for the horizon if the forecast is up, else cash, never short"
 TEMPERATURE = "temperature"  # a fitted value: what logits are divided by, calibrated on validation
 
@@ -68,8 +69,8 @@ class TargetSettings(HomeSettings):
     # Its outputs act, and an agent learns them by reward: [agent] in place of the supervised step.
     acts: ClassVar[bool] = False
     has_environment: ClassVar[bool] = False  # of the user's own, in which its agents act
-    # Whether labels and scores need closes and times alone: other prices are dropped once features are made.
-    closes_suffice: ClassVar[bool] = False
+    # What baselines and scores read of bars, besides times: the rest is dropped once features are made.
+    scores_read: ClassVar[frozenset[str]] = frozenset({BARS, CLOCK})
     needs_fitted: ClassVar[tuple[str, ...]] = ()  # numbers of `fit` without which no output can be read
 
     def __post_init__(self) -> None:
@@ -269,7 +270,7 @@ class TargetSettings(HomeSettings):
 class HorizonSettings(TargetSettings):
     """A target whose labels end `horizon` bars after their own."""
 
-    closes_suffice = True
+    scores_read = frozenset({CLOSES})
 
     horizon: int = setting(5, "Bars ahead: from a bar to the end of its label.", least=1, most=100_000)
 

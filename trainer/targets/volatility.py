@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from trainer.base.settings import setting
-from trainer.targets.target import LOWER, Column, Metric, TargetSettings
+from trainer.targets.target import CLOCK, CLOSES, LOWER, Column, Metric, TargetSettings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,7 +49,7 @@ class Volatility(TargetSettings):
         Column(title="QLIKE (HAR)", value=("qlike",), beside=("baselines", "har", "qlike")),
     )
     farther = "target.horizon_sessions"
-    closes_suffice = True
+    scores_read = frozenset({CLOSES, CLOCK})
     needs_fitted = ("label_mean", "label_std")
 
     horizon_sessions: int = setting(

@@ -69,9 +69,11 @@ class PieceData:
         ]
         return replace(laid, series=tuple(series))
 
-    def with_closes(self) -> PieceData:
-        """Return the data whose candles have times and closes alone."""
-        return replace(self, series=tuple(replace(one, candles=one.candles.closes()) for one in self.series))
+    def with_closes(self, *, clock: bool) -> PieceData:
+        """Return the data whose candles have times and closes alone, with or without their session clock."""
+        bare = [replace(one, candles=one.candles.closes()) for one in self.series]
+        kept = bare if clock else [replace(one, clock=one.clock[:0].copy()) for one in bare]
+        return replace(self, series=tuple(kept))
 
     def without_rows(self) -> PieceData:
         """Return the data without rows, training's labels, reads and context, on the CPU."""

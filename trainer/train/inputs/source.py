@@ -35,6 +35,7 @@ from trainer.job.pieces import kind_of
 from trainer.job.pieces.piece import Piece
 from trainer.job.search import job_of
 from trainer.machines.host_memory import rows_gib, rows_on_disk
+from trainer.targets.target import BARS, CLOCK
 from trainer.train.checkpoint import made_by
 from trainer.train.checkpoint_files import Made
 from trainer.train.evaluate.evaluation import Baselines
@@ -198,7 +199,8 @@ def read_source(piece: Piece, job: Job, data: JobData, *, refit: bool = False, w
 
     A large series takes at its peak its bars and 1.2 times its rows (see `machines.host_memory`).
     """
-    closes = not whole and job.target.closes_suffice
+    closes = not whole and BARS not in job.target.scores_read
+    clock = not closes or CLOCK in job.target.scores_read
     entries, folder = tuple(data.of(symbol) for symbol in piece.series), data.rows_folder(piece, job)
 
     def fold_of(entry: SymbolPlan, number: int) -> SymbolData:
@@ -211,7 +213,8 @@ def read_source(piece: Piece, job: Job, data: JobData, *, refit: bool = False, w
         rows_TF = inputs_of(candles, job, folder)  # before its windows: most of the prices go after it
         if closes and not candles.columns:
             candles = candles.closes()
-        prepared = prepare_folds(candles, job, folds_of(candles, job, entries[0]), rows_TF)
+        plans = [plan.to_train(clock=clock) for plan in folds_of(candles, job, entries[0])]
+        prepared = prepare_folds(candles, job, plans, rows_TF)
         folds = {fold: alone(one) for fold, one in enumerate(prepared, 1)}
     elif job.data.panel:
         panel = {symbol: data.read(symbol, job) for symbol in piece.series}
@@ -225,7 +228,7 @@ def read_source(piece: Piece, job: Job, data: JobData, *, refit: bool = False, w
         rows = [entry.bars for entry in entries]
         folds = {piece.fold: lay(parts, rows=rows, padding=padding, folder=folder)}
     if closes:
-        folds = {fold: one.with_closes() for fold, one in folds.items()}
+        folds = {fold: one.with_closes(clock=clock) for fold, one in folds.items()}
     if sum(entry.bars for entry in entries) >= LARGE_BARS:
         release_freed_memory()
     name = f"{piece.source} refit f{piece.fold}" if refit else piece.source

@@ -159,6 +159,7 @@ class _WorkerRoster:
         self._num_scored_at_once = scored_at_once
         self._arrived: queue.SimpleQueue[_Arrival | _Woken] = queue.SimpleQueue()
         self._waiting: list[_Arrival] = []  # in order, not started
+        self._unscored: list[tuple[Opened, Outputs]] = []  # whose rows go first
         self._files = PieceFiles(settings, station.device, self.report)
         threading.Thread(target=self._listen, name="supervisor-messages", daemon=True).start()
 
@@ -172,6 +173,10 @@ class _WorkerRoster:
 
         A piece whose source is still being read keeps nobody waiting: others train, or start, without it.
         """
+        if self._unscored:
+            make_room()
+            self._sources = SourceCache()
+            self._score_without_rows()
         runs: list[Run] = []
         while len(runs) < free:
             arrival = self._next(wait=wait and not runs)
@@ -223,6 +228,7 @@ class _WorkerRoster:
         """See `loop.Roster`. What helpers score is scored to its end."""
         for run in runs:
             self._files.stopped(self._opened.pop(run.member.name))
+        self._score_without_rows()
         for _ in range(self._num_scored_at_once):
             self._scoring.acquire()
 
@@ -230,26 +236,41 @@ class _WorkerRoster:
         """Report a trial. Score another piece whose first fits have ended, and write one whose stages are
         over; the others continue with the next stage. Raises TrainerError.
         """
-        stages, outputs = opened.stages, None
-        if opened.piece.trial:
+        piece, stages = opened.piece, opened.stages
+        if piece.trial:
             return self.report(self._files.tried(opened))
-        aside = stages.is_over and self._helpers is not None and not self._reads_alone(opened.piece)
-        if stages.is_to_score:
-            outputs = self._files.evaluated(opened, model, aside=aside)
-            if aside:
-                return self._score_aside(opened, outputs)
-            if self._reads_alone(opened.piece):
-                opened.source.baselines(opened.piece.fold)
-                release_freed_memory()  # of these, before what scores take
-            opened = self._files.scored(opened, outputs)
+        aside = stages.is_over and self._helpers is not None and not self._reads_alone(piece)
+        if not stages.is_to_score:
+            return self._end_or_wait(opened)
+        outputs = self._files.evaluated(opened, model, aside=aside)
+        if aside:
+            return self._score_aside(opened, outputs)
+        if self._reads_alone(piece):
+            baselines = opened.source.baselines(piece.fold)
+            return self._unscored.append((opened.trained().with_baselines(baselines), outputs))
+        return self._end_or_wait(self._files.scored(opened, outputs))
+
+    def _score_without_rows(self) -> None:
+        """Score models whose rows are freed: scores take a sixth as much again."""
+        while self._unscored:
+            opened, outputs = self._unscored.pop(0)
+            release_freed_memory()
+            try:
+                self._end_or_wait(self._files.scored(opened, outputs))
+            except TrainerError as error:
+                self._fail(opened.piece, error)
+
+    def _end_or_wait(self, opened: Opened) -> None:
+        """Write a piece whose stages are over; others wait for their next stage."""
+        stages = opened.stages
         if stages.is_over:
             self.report(self._files.finish(opened))
-            return None
+            return
         reading = None
         if stages.on_all_bars and self._helpers is not None and not self._reads_alone(opened.piece):
             reading = self._begin(opened.piece, refit=True)
         self._waiting.append(_Arrival(piece=opened.piece, reading=reading, stages=opened.stages))
-        return None
+        return
 
     def _score_aside(self, opened: Opened, outputs: Outputs) -> None:
         """Have a helper score a trained model and write it, once its baselines are computed."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -18,6 +20,7 @@ from trainer.train.inputs.source import Source, plan_and_open, read_source
 from trainer.train.notice import Notice
 from trainer.train.packs.pack import new_model
 from trainer.train.packs.tensors import tensors_of
+from trainer.train.run import Run
 from trainer.train.workers import helpers
 from trainer.train.workers import worker as working
 from trainer.train.workers.assignment import WorkerSettings
@@ -92,6 +95,12 @@ class Worker:
         yield {"event": "model_done", **opened.piece.identity}
 
 
+def finish(worker: Worker, run: Run) -> None:
+    """Tell the roster that a run is over, as the loop does."""
+    run.best_weights = tensors_of(new_model(run.member, JOB))
+    worker.roster.finished(run, new_model(run.member, JOB))
+
+
 _KEPT: dict[bytes, Any] = {}
 
 
@@ -131,6 +140,29 @@ def test_a_large_source_is_read_once_room_is_made(worker, monkeypatch):
     assert worker.arrivals(1, wait=True) == ["A-USD"] and rooms == [1] and not worker.read
 
 
+def test_a_large_source_is_freed_before_its_model_is_scored(settings, monkeypatch, tmp_path):
+    worker, alive = Worker(replace(settings, out=tmp_path), monkeypatch), list[bool]()
+    scored = working.PieceFiles.scored
+
+    def seen(*given: Any) -> Any:
+        alive.append(rows() is not None)
+        return scored(*given)
+
+    monkeypatch.setattr(working, "STAGE_GIB", -1.0)
+    monkeypatch.setattr(working.PieceFiles, "scored", seen)
+    worker.give("A-USD")
+    runs = worker.roster.arrivals(1, wait=True, make_room=lambda: None)
+    rows = weakref.ref(runs[0].member.rows_TF)
+    finish(worker, runs[0])
+    assert not alive, "the loop still holds its rows"
+    worker.give("B-USD")
+    runs = worker.roster.arrivals(1, wait=True, make_room=runs.clear)
+    assert alive == [False] and worker.event("model_done")["piece"] == "A-USD"
+    finish(worker, runs[0])
+    worker.roster.stopped([])  # a notice comes first: it is scored all the same
+    assert worker.event("model_done")["piece"] == "B-USD"
+
+
 def test_what_was_read_ahead_is_not_read_again(worker):
     ahead = [piece_of(JOB, symbol) for symbol in ("A-USD", "B-USD")]
     for event in worker.may.values():
@@ -154,8 +186,7 @@ def test_models_are_scored_while_others_train(worker):
     while len(runs) < 2:
         runs += worker.roster.arrivals(2 - len(runs), wait=True, make_room=lambda: None)
     for run in runs:
-        run.best_weights = tensors_of(new_model(run.member, JOB))
-        worker.roster.finished(run, new_model(run.member, JOB))  # and returns: nothing is scored yet
+        finish(worker, run)  # and returns: nothing is scored yet
     worker.give("C-USD")
     assert worker.arrivals(1, wait=True) == ["C-USD"]
     worker.may["score"].set()
@@ -191,7 +222,6 @@ def test_an_error_of_a_helper_ends_the_worker(worker, monkeypatch):
     monkeypatch.setattr(helpers, "read", broken)
     worker.give("A-USD")
     (run,) = worker.roster.arrivals(1, wait=True, make_room=lambda: None)
-    run.best_weights = tensors_of(new_model(run.member, JOB))
-    worker.roster.finished(run, new_model(run.member, JOB))
+    finish(worker, run)
     with pytest.raises(RuntimeError, match="MemoryError: of the host"):
         worker.arrivals(1, wait=True)
