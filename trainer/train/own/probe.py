@@ -24,7 +24,7 @@ from trainer.train.child_processes import end_with_stdin
 
 # The modules of node/requirements.lock, and the image's torch; a test holds it to the lock.
 ON_A_NODE = (
-    *("boto3", "botocore", "cloudpickle", "dateutil", "exchange_calendars"),
+    *("awscrt", "boto3", "botocore", "cloudpickle", "dateutil", "exchange_calendars"),
     *("farama_notifications", "gymnasium", "jmespath", "joblib", "korean_lunar_calendar", "narwhals"),
     *("numpy", "pandas", "pyarrow", "pyluach", "pynvml"),
     *("s3transfer", "safetensors", "scipy", "six", "sklearn", "threadpoolctl", "tlz", "toolz"),
