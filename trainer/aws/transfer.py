@@ -9,7 +9,6 @@ knows what the file is.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import os
 import threading
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from trainer.aws.access import error_code, version_of
+from trainer.aws.checksums import sha256_sum
 from trainer.aws.error_codes import NO_OBJECT
 from trainer.aws.parts import WHOLE_BYTES, Moved, OtherObjectError, fetch_parts, send_parts
 from trainer.base import environment
@@ -108,7 +108,7 @@ def put_whole(body: IO[bytes], key: str, sha256: str, client: Any, *, bucket: st
     """Upload an open file, of 5 GiB at most, by one request; return the version's id. `more`: of the
     request. S3 itself refuses bytes that have another hash. Raises botocore's errors.
     """
-    checked = {"ChecksumSHA256": base64.b64encode(bytes.fromhex(sha256)).decode()}
+    checked = {"ChecksumSHA256": sha256_sum(sha256)}
     answer = client.put_object(
         Bucket=bucket, Key=key, Body=body, Metadata={"sha256": sha256}, **checked, **more
     )
