@@ -12,6 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from trainer.aws.checksums import without_runtime
+
+with without_runtime():  # whatever a test imports first
+    import botocore.compat  # noqa: F401
+
 pytest_plugins = ["tests.network", "tests.selection", "tests.forks", "tests.desk"]
 
 if TYPE_CHECKING:

@@ -269,9 +269,12 @@ def load_libraries(names: Sequence[str]) -> None:
     collection.
     """
     gc.disable()  # saves a fifth of the time: libraries leave almost no garbage
+    # botocore would load AWS's common runtime, which a Lambda has not (`aws/checksums.py` hides it likewise).
+    sys.modules["awscrt"] = None  # type: ignore[assignment]
     for name in names:
         with suppress(ImportError):
             runpy.run_path(name) if name.endswith(".py") else importlib.import_module(name)
+    del sys.modules["awscrt"]
     ours = sorted(name for name in sys.modules if name.partition(".")[0] in ("trainer", "infra"))
     assert not ours, f"a fork must find its own code, and {ours} would be this checkout's"
     gc.collect()
