@@ -269,7 +269,7 @@ def load_libraries(names: Sequence[str]) -> None:
     collection.
     """
     gc.disable()  # saves a fifth of the time: libraries leave almost no garbage
-    # botocore would load AWS's common runtime, which a Lambda has not (`aws/checksums.py` hides it likewise).
+    # botocore would load AWS's common runtime, which Lambdas lack; `aws/checksums.py` hides it likewise.
     sys.modules["awscrt"] = None  # type: ignore[assignment]
     for name in names:
         with suppress(ImportError):
