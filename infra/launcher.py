@@ -45,6 +45,7 @@ class LaunchLimits:
     own_templates: bool = False  # whether an instance must come from a template of the stack
     tags: tuple[str, ...] = ()  # that a launch must give, whatever their value
     look_ups: tuple[str, ...] = ()  # more that is only read, and has no resource
+    looks_at_bucket: tuple[str, ...] = ()  # more to ask of the bucket itself
 
 
 PEOPLE = LaunchLimits(
@@ -52,6 +53,7 @@ PEOPLE = LaunchLimits(
     functions=("sweeper", "control"),
     writes=WRITES,
     look_ups=("savingsplans:DescribeSavingsPlansOfferingRates",),  # of `mayfly plan --stack`
+    looks_at_bucket=("s3:ListBucketVersions",),  # of `mayfly data`
 )
 
 
@@ -220,7 +222,7 @@ def _objects(stack: Stack, limits: LaunchLimits, *, nodes: bool) -> list[Documen
     # The condition applies to copies, too (AWS, "conditional write functionality to copy operations", 2025).
     absent = {"Null": {"s3:if-none-match": "false"}}
     return [
-        allow("LookAtBucket", ["s3:ListBucket", "s3:ListBucketVersions", "s3:GetBucketVersioning"], bucket),
+        allow("LookAtBucket", ["s3:ListBucket", *limits.looks_at_bucket, "s3:GetBucketVersioning"], bucket),
         allow("ReadObjects", ["s3:GetObject", "s3:GetObjectVersion"], stack.objects("*")),
         allow("WriteRuns", "s3:PutObject", [stack.objects(pattern) for pattern in limits.writes]),
         *([allow("AddInputs", "s3:PutObject", new, absent)] if new else []),

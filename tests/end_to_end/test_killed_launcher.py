@@ -187,7 +187,8 @@ def test_killed_while_it_trains_the_run_ends_done(desk, candles, aws):
 )
 def test_killed_as_the_next_attempt_begins_control_goes_on(desk, candles, aws, takes, before):
     aws.own.gate = gate = Gate(takes=takes, before=before)
-    kill_at(launched(desk, candles, "--interrupt", "40%,no-notice"), gate)
+    long = ("--epochs", "150", *sets("train.patience=150"))  # so that it is interrupted at its first report
+    kill_at(launched(desk, candles, *long, "--interrupt", "5%,no-notice"), gate)
     run_id = run_of(aws)
     receipt = aws.settled_by_control(run_id)
     assert receipt["state"] == "done", receipt["error"]
