@@ -118,9 +118,9 @@ class Direction(HorizonSettings):
         from trainer.targets.boosting import NAME, boosted
         from trainer.targets.direction_scores import last_move, lean
         from trainer.targets.logistic import logistic
-        from trainer.targets.scoring import features_of
+        from trainer.targets.scoring import features_of, of_training
 
-        ups = np.concatenate([rows.labels_TK[rows.train, 0] > 0.5 for rows in series])
+        ups = of_training(series)[:, 0] > 0.5
         before = [last_move(rows.candles.close, rows.train, self.horizon) for rows in series]
         moved = np.concatenate([last_move(rows.candles.close, rows.scored, self.horizon) for rows in series])
         by = lean(np.concatenate(before), ups)

@@ -71,7 +71,8 @@ def plain_holdings(long_N: np.ndarray, rows: Rows, ahead: int) -> Holdings:
 
 def of_training(series: Sequence[Rows]) -> np.ndarray:
     """Return the training labels (N, K) float64 of all series, concatenated."""
-    return np.concatenate([rows.labels(rows.train) for rows in series])
+    labels = [rows.labels(rows.train) for rows in series]
+    return np.concatenate(labels) if len(labels) > 1 else labels[0]  # of a long series a copy is large
 
 
 def num_scored(series: Sequence[Rows]) -> int:

@@ -149,9 +149,8 @@ def run(arguments: argparse.Namespace) -> int:
             for note in unreplaced((rung.instance_type for rung in left.ladder), outputs):
                 console.line(f"note: {note}")
             return detached(arguments, left, account, desk, console)
-        if interruption is not None and len(receipt["attempts"]) == 1:
-            until = f"it reported {interruption.share:.0%} of its steps"
-            console.line(f"note: its machine was not taken back: the work ended before {until}")
+        if interruption is not None and receipt["state"] == "done" and len(receipt["attempts"]) == 1:
+            console.line("note: the work was done before its machine was taken back")
         return end_of_run(arguments, receipt, account, desk, console)
 
 

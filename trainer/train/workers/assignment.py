@@ -1,4 +1,4 @@
-"""The settings that every worker, or rank, of a training receives, and the training's result."""
+"""What the supervisor sends to every worker, or rank, of a training, and the training's result."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.job.job import Job
+from trainer.job.pieces.piece import Piece
 from trainer.train.inputs.source import JobData
 from trainer.train.machine_file import MachineFacts
 
@@ -24,6 +25,22 @@ class WorkerSettings:
     choice: Mapping[str, Any] = field(default_factory=dict)  # settings with their sources, for cards
     notice: Path | None = None  # the file of `notice.Notice`
     machine_file: Path | None = None  # of `machine_file.CheckpointInterval`
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadAhead:
+    """A message to a worker: the pieces that it will probably train next and may read ahead. It drops what
+    else it has read ahead.
+    """
+
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drop:
+    """A message to a worker: a model that it trains ends at its next step, as if it had stopped early."""
+
+    model: str
 
 
 @dataclass(kw_only=True)

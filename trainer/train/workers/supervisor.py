@@ -27,13 +27,13 @@ from trainer.train.notice import Notice
 from trainer.train.observing.gpu_watch import state_of_device
 from trainer.train.packs.strategy import places_of
 from trainer.train.smoke import tried
-from trainer.train.workers.assignment import Outcome, WorkerSettings
+from trainer.train.workers.assignment import Drop, Outcome, ReadAhead, WorkerSettings
 from trainer.train.workers.devices import default_workers, device_of
 from trainer.train.workers.helpers import STAGE_GIB, helpers_of
 from trainer.train.workers.processes import WorkerProcess, start_helpers, worker_context
 from trainer.train.workers.smaller import smaller, smallest, with_job
 from trainer.train.workers.station import Station, threads_of
-from trainer.train.workers.worker import Drop, ReadAhead, work
+from trainer.train.workers.worker import work
 
 Emit = Callable[[dict[str, Any]], None]
 LOOK_SECONDS = 1.0  # between two looks at the progress of workers that say nothing

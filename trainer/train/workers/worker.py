@@ -42,27 +42,11 @@ from trainer.train.piece import Opened, kept, open_piece
 from trainer.train.run import Run
 from trainer.train.stages import Stages
 from trainer.train.tuning.timing import is_out_of_memory
-from trainer.train.workers.assignment import WorkerSettings
+from trainer.train.workers.assignment import Drop, ReadAhead, WorkerSettings
 from trainer.train.workers.helpers import STAGE_GIB, Helpers, Reading, read_here
 from trainer.train.workers.piece_files import PieceFiles
 from trainer.train.workers.staging import Staging
 from trainer.train.workers.station import Station, set_up_process
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadAhead:
-    """A message to a worker: the pieces that it will probably train next and may read ahead. It drops what
-    else it has read ahead.
-    """
-
-    pieces: tuple[Piece, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Drop:
-    """A message to a worker: a model that it trains ends at its next step, as if it had stopped early."""
-
-    model: str
 
 
 def work(station: Station, settings: WorkerSettings, connection: Connection) -> None:
@@ -262,15 +246,12 @@ class _WorkerRoster:
 
     def _end_or_wait(self, opened: Opened) -> None:
         """Write a piece whose stages are over; others wait for their next stage."""
-        stages = opened.stages
+        piece, stages, reading = opened.piece, opened.stages, None
         if stages.is_over:
-            self.report(self._files.finish(opened))
-            return
-        reading = None
-        if stages.on_all_bars and self._helpers is not None and not self._reads_alone(opened.piece):
-            reading = self._begin(opened.piece, refit=True)
-        self._waiting.append(_Arrival(piece=opened.piece, reading=reading, stages=opened.stages))
-        return
+            return self.report(self._files.finish(opened))
+        if stages.on_all_bars and self._helpers is not None and not self._reads_alone(piece):
+            reading = self._begin(piece, refit=True)
+        return self._waiting.append(_Arrival(piece=piece, reading=reading, stages=stages))
 
     def _score_aside(self, opened: Opened, outputs: Outputs) -> None:
         """Have a helper score a trained model and write it, once its baselines are computed."""

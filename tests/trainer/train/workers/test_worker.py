@@ -23,11 +23,11 @@ from trainer.train.packs.tensors import tensors_of
 from trainer.train.run import Run
 from trainer.train.workers import helpers
 from trainer.train.workers import worker as working
-from trainer.train.workers.assignment import WorkerSettings
+from trainer.train.workers.assignment import ReadAhead, WorkerSettings
 from trainer.train.workers.helpers import do_tasks
 from trainer.train.workers.line import Line
 from trainer.train.workers.station import Station
-from trainer.train.workers.worker import ReadAhead, _WorkerRoster
+from trainer.train.workers.worker import _WorkerRoster
 
 JOB = job_of(target="return", batch=64, lookback=20, hidden=2)
 SYMBOLS = ("A-USD", "B-USD", "C-USD")
