@@ -35,6 +35,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "gpu-day"
 DONE, FAILED, LATE, NO_TIME = "done", "failed", "took too long", "no time left"
 TAIL = 4_000  # characters of a step's output that its result has
 GPU_TESTS = (
+    "tests/trainer/models/test_lstm_bars.py",
     "tests/trainer/train/test_on_a_gpu.py",
     "tests/trainer/train/packs/test_stacked.py",
     "tests/trainer/train/packs/test_waits.py",

@@ -25,7 +25,10 @@ from trainer.base.settings import (
 )
 
 OUR_UPDATE = 8  # temporary numbers per weight of a fused pack's optimizer, counted
-OUR_RESERVE = 5  # numbers per bar and hidden unit that our own recurrence (`stacked`) keeps, counted
+OUR_RESERVE = 5  # numbers per bar and hidden unit that our own recurrence (`stacked`) keeps: gates and cells
+OUR_PARTS = 8  # in which a GPU computes a weight's gradient
+OUR_BAR = 16  # numbers in float32 per window and hidden unit of a bar that is computed in steps
+ALIGNED = 16  # numbers: rows of so many are whole units of memory, whatever their type
 # Of cuDNN, per bar and hidden unit of a layer, fitted to 18 layers on an H100 (torch 2.11, 2026-11-26) within
 # 4 %: numbers that it keeps; those of its workspace in the backward pass, besides two per input; what its
 # persistent kernels take more, which it has in fp32 up to this hidden size (torch's `use_rnn_persist_small_h`
@@ -93,27 +96,52 @@ class LstmSettings(ModelSettings):
         cells = self.lookback * reads * self.hidden
         inputs = self.lookback * reads * features
         number = HALF if half else FLOAT
-        reserve = (OUR_RESERVE if fused else CUDNN_RESERVE) * number * cells
+        if fused:
+            return self._stacked_activations(training, reads, features=features, weights=weights)
+        reserve = CUDNN_RESERVE * number * cells
         between = (self.layers - 1) * cells * (number + 1 if self.dropout else 0)
         backwards = (6.0 if self.layers > 1 else 5.0) * number * cells
-        if fused:  # the gates' gradients by bar and as one, the states' by bar; in half the windows in full
-            backwards = (10.5 + 2.5 / self.lookback) * number * cells + (FLOAT * inputs if half else 0)
-        elif training.on_gpu:
+        if training.on_gpu:
             persistent = self.hidden <= PERSISTENT_HIDDEN and not half
             a_bar = CUDNN_WORKSPACE + (PERSISTENT_WORKSPACE if persistent else 0)
             width = self.hidden if self.layers > 1 else features
             backwards = CUDNN_PRODUCTS + number * (cells * (1 + a_bar) + 2 * self.lookback * reads * width)
-        # Plain modules also keep first and last states.
-        states = 0 if fused else 4 * self.layers * number * reads * self.hidden
+        states = 4 * self.layers * number * reads * self.hidden  # first and last ones
         cast = HALF * weights if half else 0
-        # A fused pack's AdamW is written out; activations are gone by then.
-        update = OUR_UPDATE * FLOAT * weights if fused else 0
         if training.recompute:
             last = 0 if half else cells * number
-            read = (number if fused else FLOAT) * inputs
-            kept = read + last + (between or (self.layers - 1) * cells * number) + (cast if fused else 0)
-            backwards += reserve + (number * cells if half else 0)
-            return Activations(kept=kept, workspace=max(backwards, update - kept))
+            kept = FLOAT * inputs + last + (between or (self.layers - 1) * cells * number)
+            return Activations(kept=kept, workspace=backwards + reserve + (number * cells if half else 0))
         kept = number * inputs + self.layers * (reserve + number * cells) + between + states + cast
-        assumed = 0 if fused else self.layers * reserve
-        return Activations(kept=kept, workspace=max(backwards, update - kept), assumed=assumed)
+        return Activations(kept=kept, workspace=backwards, assumed=self.layers * reserve)
+
+    def _stacked_activations(
+        self, training: Training, reads: int, *, features: int, weights: int
+    ) -> Activations:
+        """Return the bytes that one model of a fused pack takes.
+
+        Each layer keeps what its bars read, hidden states beside inputs, its gates and cell states; dropout
+        keeps its mask. With checkpointing each layer keeps its input instead, and one is computed again.
+        """
+        number, bars = HALF if training.half else FLOAT, self.lookback * reads
+        cells, deeper = bars * self.hidden, self.layers - 1
+        scaled = FLOAT * bars * features  # windows, until the forward pass is over
+        read = [bars * padded(self.hidden + columns) for columns in (features, *[self.hidden] * deeper)]
+        masks, cast = deeper * cells * (self.dropout > 0), HALF * weights * training.half
+        kept = number * (sum(read) + self.layers * OUR_RESERVE * cells) + masks + cast
+        # Gradients of a layer's output and input; or its output, while windows are there.
+        workspace = max(number * cells * min(2, self.layers), number * cells + scaled)
+        if training.recompute:
+            kept = scaled + number * deeper * cells + masks + cast
+            workspace = number * (max(read) + (OUR_RESERVE + 2) * cells)
+        if training.on_gpu:
+            workspace += number * OUR_PARTS * 4 * self.hidden * (self.hidden + max(features, self.hidden))
+        else:  # a GPU has a bar's numbers in registers
+            workspace += OUR_BAR * FLOAT * reads * self.hidden
+        # A fused pack's AdamW is written out; activations are gone by then.
+        return Activations(kept=kept, workspace=max(workspace, OUR_UPDATE * FLOAT * weights - kept))
+
+
+def padded(columns: int) -> int:
+    """Return the columns of a row that begins at a whole unit of memory."""
+    return -(-columns // ALIGNED) * ALIGNED

@@ -19,14 +19,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 
 from trainer.models.layers import keep_mask, run
-from trainer.models.lstm.cell import lstm_cell, lstm_cell_backward
+from trainer.models.lstm import OUR_PARTS, padded
+from trainer.models.lstm.bars import lstm_bars, lstm_bars_backward
 
 HEAD = 2  # of the weights, the last
-# Of the rows that a weight's gradient sums over. 20 models of 64 units have 80 tiles for an H200's 132
-# processors, and in parts 640: a step took 9.0 ms instead of 9.7 (2026-11-27).
-PARTS = 8
 
 
 class StackedLstm:
@@ -77,7 +76,7 @@ class StackedLstm:
             recurrent, head = weights_MP.split_with_sizes([self._recurrent, self._head], dim=1)
             parts = (recurrent.to(dtype), head)
         part = self._cut(*parts)
-        hidden_MTBH = x_MTBF.to(dtype)
+        hidden_MTBH = x_MTBF
         for layer in range(self.layers):
             name = f"lstms.{layer}"
             inputs = (hidden_MTBH, part[f"{name}.weight_ih_l0"], part[f"{name}.weight_hh_l0"])
@@ -92,7 +91,7 @@ class StackedLstm:
                     probability=1 - self.dropout,
                 )
                 hidden_MTBH = hidden_MTBH * keep * (1 / (1 - self.dropout))
-        last_MBH = hidden_MTBH[:, -1].to(weights_MP.dtype)
+        last_MBH = hidden_MTBH[:, -1].to(weights_MP.dtype, copy=True)  # a view would keep all bars
         return torch.baddbmm(part["head.bias"].unsqueeze(1), last_MBH, part["head.weight"].transpose(1, 2))
 
     def flatten(self, state: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -121,8 +120,8 @@ def _recurrence(*inputs: object) -> torch.Tensor:
 
 
 class _Recurrence(torch.autograd.Function):
-    """One LSTM layer of M models: one matrix product for all inputs, and for each bar a product and a cell,
-    forward and backward.
+    """One LSTM layer of M models: one matrix product for all inputs, and one operation for all bars, forward
+    and backward.
     """
 
     @staticmethod
@@ -133,64 +132,42 @@ class _Recurrence(torch.autograd.Function):
         recurrent_M4HH: torch.Tensor,
         bias_M4H: torch.Tensor,
     ) -> torch.Tensor:
-        models, steps, rows, features = x_MTBF.shape
-        hidden = recurrent_M4HH.shape[-1]
-        flat_x, recurrent_t = (
-            x_MTBF.reshape(models, steps * rows, features),
-            recurrent_M4HH.transpose(1, 2),
-        )
-        gates = torch.baddbmm(bias_M4H.unsqueeze(1), flat_x, input_M4HF.transpose(1, 2))
-        # By bar, so that all models' rows of a bar are one block for the cell.
-        gates = gates.view(models, steps, rows, 4 * hidden).transpose(0, 1).contiguous()
-        recurrent = gates.new_zeros(models, rows, 4 * hidden)  # of the first bar; the cells before it, too
-        hiddens, cells = list[torch.Tensor](), [recurrent.view(4, models * rows, hidden)[0]]
-        kept = list[torch.Tensor]()
-        for gate in gates.view(steps, models * rows, 4 * hidden).unbind():
-            if hiddens:
-                recurrent = torch.bmm(hiddens[-1], recurrent_t)
-            state, cell, made = lstm_cell(gate, recurrent.view_as(gate), cells[-1])
-            hiddens.append(state.view(models, rows, hidden))
-            cells.append(cell)
-            kept.append(made)
-        hidden_MTBH = torch.stack(hiddens, dim=1)
-        context.save_for_backward(flat_x, input_M4HF, recurrent_M4HH, hidden_MTBH, *cells, *kept)
+        *bars, features = x_MTBF.shape
+        gates, hidden = recurrent_M4HH.shape[1:]
+        # What a bar's gates are made of, beside each other: the hidden state before it, its input, and zeros
+        # up to a whole unit of memory, for which products have their fast kernels.
+        read_MTBC = input_M4HF.new_empty(*bars, padded(hidden + features))
+        zeros = read_MTBC.shape[-1] - hidden - features
+        read_MTBC[..., hidden : hidden + features] = x_MTBF
+        read_MTBC[..., hidden + features :] = 0
+        weights = nn.functional.pad(input_M4HF, (0, zeros)).transpose(1, 2)
+        gates_MTB4H = torch.bmm(read_MTBC.flatten(1, 2)[..., hidden:], weights).view(*bars, gates)
+        hidden_MTBH, cells_MTBH = lstm_bars(gates_MTB4H, recurrent_M4HH, bias_M4H, read_MTBC[..., :hidden])
+        context.save_for_backward(read_MTBC, gates_MTB4H, cells_MTBH, input_M4HF, recurrent_M4HH)
         return hidden_MTBH
 
     @staticmethod
     def backward(context: Any, grad_MTBH: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        flat_x, input_M4HF, recurrent_M4HH, hidden_MTBH, *saved = context.saved_tensors
-        models, steps, rows, hidden = hidden_MTBH.shape
-        cells, kept = saved[: steps + 1], saved[steps + 1 :]
-        # By bar, each one block, to which its product is added in place.
-        grad_TMBH = grad_MTBH.transpose(0, 1).contiguous()
-        grad_h, grad_c = grad_TMBH[-1], cells[0]  # which is zero
-        grads = list[torch.Tensor]()
-        for t in range(steps - 1, -1, -1):
-            flat_h = grad_h.reshape(models * rows, hidden)
-            grad_gate, grad_c = lstm_cell_backward(flat_h, grad_c, cells[t], cells[t + 1], kept[t])
-            grads.append(grad_gate.view(models, rows, 4 * hidden))
-            if t:
-                grad_h = grad_TMBH[t - 1].baddbmm_(grads[-1], recurrent_M4HH)
-        grad_gates = torch.stack(grads[::-1], dim=1)
-        del grads, grad_TMBH, grad_h  # as much memory again
-        flat_grad = grad_gates.view(models, steps * rows, 4 * hidden)
-        # Of the states before each bar; the first ones are zero.
-        earlier = torch.cat((cells[0].view(models, 1, rows, hidden), hidden_MTBH[:, :-1]), dim=1)
-        grad_recurrent = _summed(flat_grad, earlier.view(models, steps * rows, hidden))
-        grad_input = _summed(flat_grad, flat_x)
+        read_MTBC, gates_MTB4H, cells_MTBH, input_M4HF, recurrent_M4HH = context.saved_tensors
+        hidden, features = recurrent_M4HH.shape[2], input_M4HF.shape[2]
+        grad_bias_M4H = lstm_bars_backward(grad_MTBH.contiguous(), gates_MTB4H, recurrent_M4HH, cells_MTBH)
+        grad_gates = gates_MTB4H.flatten(1, 2)
+        both = _summed(grad_gates, read_MTBC.flatten(1, 2))
+        grad_recurrent, grad_input = both[..., :hidden], both[..., hidden : hidden + features]
         grad_x = None
         if context.needs_input_grad[0]:
-            grad_x = torch.bmm(flat_grad, input_M4HF).view(models, steps, rows, -1)
-        return grad_x, grad_input, grad_recurrent, flat_grad.sum(1)
+            grad_x = torch.bmm(grad_gates, input_M4HF).view(*grad_MTBH.shape[:3], features)
+        return grad_x, grad_input, grad_recurrent, grad_bias_M4H
 
 
 def _summed(left_MNX: torch.Tensor, right_MNY: torch.Tensor) -> torch.Tensor:
     """Return the products (M, X, Y) of transposed matrices, summed over N = T x B rows.
 
-    A few small products of so many rows leave most of a GPU idle: there they are cut into parts.
+    A few small products of so many rows leave most of a GPU idle: there they are cut into parts. Those of 20
+    models of 64 units took 0.60 ms on an H200 instead of 0.86 (2026-11-28).
     """
     models, rows, _ = left_MNX.shape
-    parts = PARTS if left_MNX.device.type != "cpu" and not rows % PARTS else 1
+    parts = OUR_PARTS if left_MNX.device.type != "cpu" and not rows % OUR_PARTS else 1
     if parts == 1:
         return torch.bmm(left_MNX.transpose(1, 2), right_MNY)
     left, right = (each.reshape(models * parts, rows // parts, -1) for each in (left_MNX, right_MNY))

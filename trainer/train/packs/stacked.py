@@ -361,6 +361,7 @@ class Fused(_Supervised):
         scale_(x_MTBF, self._mean_MF[:, None, None, :], self._std_MF[:, None, None, :])
         weights_MP = self._weights_MP.detach().requires_grad_()
         outputs_MBO = self._layout.forward(weights_MP, x_MTBF, self._keys_LM2, first)
+        del x_MTBF  # the backward pass has what it needs of it
         labelled_MB = self._starts_MB[:, first : first + windows] + self._label_offsets_M1
         losses_M = self._weighted_loss(outputs_MBO, labelled_MB, weight_MB)
         factor_M = self._scales_M.to(self._dtype) if self._is_scaled else self._ones_M

@@ -1,0 +1,291 @@
+"""The bars of an LSTM's recurrence as two Triton kernels, forward and backward, for many models at once.
+
+A program owns some rows of one model through all bars: the recurrent weights and the states stay on the
+chip, and of each bar only the gates, the cell state and the hidden state pass through memory. Products are
+summed in float32; those of float32 are taken as three of TF32 (error 2^-21, as of a product in float32).
+
+Shapes: M models, T time steps, B batch, H hidden size, N programs of a model. Gates are in torch's order:
+enter, forget, candidate, output.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from trainer.models.lstm import padded
+
+ROWS = 16  # of a program, the fewest of a matrix unit: many short programs hide each other's waits
+WARPS = 8
+OLDEST = 8  # compute capability of the first matrix units for TF32 and bf16
+SPARE = 1 << 14  # bytes of a program's memory beside its weights
+
+
+def fits(recurrent_M4HH: torch.Tensor) -> bool:
+    """Return whether a device's processors hold the weights of a model, and compute as is asked here."""
+    return _precision(recurrent_M4HH) is not None
+
+
+def try_out(recurrent_1_4HH: torch.Tensor) -> None:
+    """Compile both kernels and run them once; Triton raises what it will."""
+    _, gates, hidden = recurrent_1_4HH.shape
+    gates_MTB4H = recurrent_1_4HH.new_zeros(1, 2, ROWS, gates)
+    # As in use, each row of these begins at a whole unit of memory.
+    earlier, after, cells = (recurrent_1_4HH.new_zeros(1, 2, ROWS, padded(hidden)) for _ in range(3))
+    after, cells = (each[..., :hidden].contiguous() for each in (after, cells))
+    forward_bars(gates_MTB4H, recurrent_1_4HH, gates_MTB4H[:, 0, 0], earlier[..., :hidden], after, cells)
+    backward_bars(after, gates_MTB4H, recurrent_1_4HH, cells)
+
+
+def forward_bars(
+    gates_MTB4H: torch.Tensor,
+    recurrent_M4HH: torch.Tensor,
+    bias_M4H: torch.Tensor,
+    earlier_MTBH: torch.Tensor,
+    hidden_MTBH: torch.Tensor,
+    cells_MTBH: torch.Tensor,
+) -> None:
+    """Turn `gates_MTB4H`, products of the inputs, into gates; fill the hidden states before and after each
+    bar, and the cell states after it.
+    """
+    models, steps, rows, hidden = hidden_MTBH.shape
+    _forward[(triton.cdiv(rows, ROWS), models)](
+        gates_MTB4H,
+        recurrent_M4HH,
+        bias_M4H,
+        earlier_MTBH,
+        hidden_MTBH,
+        cells_MTBH,
+        steps,
+        rows,
+        earlier_MTBH.stride(2),
+        **_options(recurrent_M4HH),
+    )
+
+
+def backward_bars(
+    grad_MTBH: torch.Tensor,
+    gates_MTB4H: torch.Tensor,
+    recurrent_M4HH: torch.Tensor,
+    cells_MTBH: torch.Tensor,
+) -> torch.Tensor:
+    """Turn the gates into gradients of the sums that they were made of; return these summed over bars and
+    each program's rows (M, N, 4H) float32.
+    """
+    models, steps, rows, hidden = grad_MTBH.shape
+    programs = triton.cdiv(rows, ROWS)
+    sums_MN4H = torch.empty(models, programs, 4 * hidden, dtype=torch.float32, device=grad_MTBH.device)
+    _backward[(programs, models)](
+        grad_MTBH,
+        gates_MTB4H,
+        recurrent_M4HH,
+        cells_MTBH,
+        sums_MN4H,
+        steps,
+        rows,
+        **_options(recurrent_M4HH),
+    )
+    return sums_MN4H
+
+
+def _options(recurrent_M4HH: torch.Tensor) -> dict[str, Any]:
+    hidden = recurrent_M4HH.shape[2]
+    return {
+        "HIDDEN": hidden,
+        "ROWS": ROWS,
+        "UNITS": _units(hidden),
+        "PRECISION": _precision(recurrent_M4HH),
+        "num_warps": WARPS,
+    }
+
+
+def _units(hidden: int) -> int:
+    """Return the next power of two, of which Triton's tensors are, and the least of a matrix unit."""
+    return 1 << max(4, (hidden - 1).bit_length())
+
+
+def _precision(recurrent_M4HH: torch.Tensor) -> str | None:
+    """Return how products are taken: by the matrix units if both parts of float32's weights fit, else by
+    the others; None if a processor cannot hold the weights once.
+    """
+    if recurrent_M4HH.dtype == torch.float64:
+        return None
+    if recurrent_M4HH.device.type == "cpu":  # Triton's interpreter
+        return "ieee"
+    chip: Any = torch.cuda.get_device_properties(recurrent_M4HH.device)
+    weights = 4 * _units(recurrent_M4HH.shape[2]) ** 2 * recurrent_M4HH.element_size()
+    room = chip.shared_memory_per_block_optin - SPARE
+    if chip.major < OLDEST or weights > room:
+        return None
+    return "tf32x3" if recurrent_M4HH.dtype != torch.float32 or 2 * weights <= room else "ieee"
+
+
+@triton.jit
+def _tanh(x):
+    squared = x * x  # near zero the other form would lose digits
+    series = x * (1 - squared * (1 / 3 - squared * (2 / 15 - squared * (17 / 315))))
+    return tl.where(squared < 0.04, series, 2 * tl.sigmoid(2 * x) - 1)
+
+
+@triton.jit(do_not_specialize=["steps"])
+def _forward(
+    gates,
+    recurrent,
+    bias,
+    earlier,
+    hidden,
+    cells,
+    steps,
+    rows,
+    earlier_row,  # numbers from one row of `earlier` to the next
+    HIDDEN: tl.constexpr,
+    ROWS: tl.constexpr,
+    UNITS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    row, unit, unit_in = _places(rows, ROWS, UNITS)
+    model = tl.program_id(1).to(tl.int64)
+    inside = (row < rows)[:, None] & (unit < HIDDEN)[None, :]
+    square = (unit_in < HIDDEN)[:, None] & (unit < HIDDEN)[None, :]
+    # Transposed: from hidden units of the bar before to a gate's.
+    weight = recurrent + model * 4 * HIDDEN * HIDDEN + unit[None, :] * HIDDEN + unit_in[:, None]
+    to_enter = tl.load(weight, square, 0.0)
+    to_forget = tl.load(weight + HIDDEN * HIDDEN, square, 0.0)
+    to_candidate = tl.load(weight + 2 * HIDDEN * HIDDEN, square, 0.0)
+    to_output = tl.load(weight + 3 * HIDDEN * HIDDEN, square, 0.0)
+    of_unit = bias + model * 4 * HIDDEN + unit
+    bias_enter = tl.load(of_unit, unit < HIDDEN, 0.0).to(tl.float32)[None, :]
+    bias_forget = tl.load(of_unit + HIDDEN, unit < HIDDEN, 0.0).to(tl.float32)[None, :]
+    bias_candidate = tl.load(of_unit + 2 * HIDDEN, unit < HIDDEN, 0.0).to(tl.float32)[None, :]
+    bias_output = tl.load(of_unit + 3 * HIDDEN, unit < HIDDEN, 0.0).to(tl.float32)[None, :]
+
+    at = model * steps * rows + row  # rows before, in all tensors
+    gate = gates + at[:, None] * 4 * HIDDEN + unit[None, :]
+    state = at[:, None] * HIDDEN + unit[None, :]
+    before = earlier + at[:, None] * earlier_row + unit[None, :]
+    number = gates.dtype.element_ty
+    h = tl.zeros((ROWS, UNITS), number)
+    c = tl.zeros((ROWS, UNITS), tl.float32)
+    next_enter = tl.load(gate, inside, 0.0)
+    next_forget = tl.load(gate + HIDDEN, inside, 0.0)
+    next_candidate = tl.load(gate + 2 * HIDDEN, inside, 0.0)
+    next_output = tl.load(gate + 3 * HIDDEN, inside, 0.0)
+    for step in range(steps):
+        enter = next_enter.to(tl.float32) + bias_enter
+        forget = next_forget.to(tl.float32) + bias_forget
+        candidate = next_candidate.to(tl.float32) + bias_candidate
+        output = next_output.to(tl.float32) + bias_output
+        following = gate + rows * 4 * HIDDEN  # read ahead: memory answers while this bar is computed
+        more = inside & (step + 1 < steps)
+        next_enter = tl.load(following, more, 0.0)
+        next_forget = tl.load(following + HIDDEN, more, 0.0)
+        next_candidate = tl.load(following + 2 * HIDDEN, more, 0.0)
+        next_output = tl.load(following + 3 * HIDDEN, more, 0.0)
+        tl.store(before, h, inside)
+        enter = tl.sigmoid(tl.dot(h, to_enter, enter, input_precision=PRECISION))
+        forget = tl.sigmoid(tl.dot(h, to_forget, forget, input_precision=PRECISION))
+        candidate = _tanh(tl.dot(h, to_candidate, candidate, input_precision=PRECISION))
+        output = tl.sigmoid(tl.dot(h, to_output, output, input_precision=PRECISION))
+        c = forget * c + enter * candidate
+        h = (output * _tanh(c)).to(number)
+        tl.store(gate, enter.to(number), inside)
+        tl.store(gate + HIDDEN, forget.to(number), inside)
+        tl.store(gate + 2 * HIDDEN, candidate.to(number), inside)
+        tl.store(gate + 3 * HIDDEN, output.to(number), inside)
+        tl.store(cells + state, c.to(number), inside)
+        tl.store(hidden + state, h, inside)
+        gate = following
+        state += rows * HIDDEN
+        before += rows * earlier_row
+
+
+@triton.jit(do_not_specialize=["steps"])
+def _backward(
+    grad,
+    gates,
+    recurrent,
+    cells,
+    sums,
+    steps,
+    rows,
+    HIDDEN: tl.constexpr,
+    ROWS: tl.constexpr,
+    UNITS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    row, unit, unit_out = _places(rows, ROWS, UNITS)
+    model = tl.program_id(1).to(tl.int64)
+    inside = (row < rows)[:, None] & (unit < HIDDEN)[None, :]
+    square = (unit_out < HIDDEN)[:, None] & (unit < HIDDEN)[None, :]
+    weight = recurrent + model * 4 * HIDDEN * HIDDEN + unit_out[:, None] * HIDDEN + unit[None, :]
+    of_enter = tl.load(weight, square, 0.0)
+    of_forget = tl.load(weight + HIDDEN * HIDDEN, square, 0.0)
+    of_candidate = tl.load(weight + 2 * HIDDEN * HIDDEN, square, 0.0)
+    of_output = tl.load(weight + 3 * HIDDEN * HIDDEN, square, 0.0)
+
+    at = (model * steps + steps - 1) * rows + row
+    gate = gates + at[:, None] * 4 * HIDDEN + unit[None, :]
+    state = at[:, None] * HIDDEN + unit[None, :]
+    number = gates.dtype.element_ty
+    next_enter = tl.load(gate, inside, 0.0)
+    next_forget = tl.load(gate + HIDDEN, inside, 0.0)
+    next_candidate = tl.load(gate + 2 * HIDDEN, inside, 0.0)
+    next_output = tl.load(gate + 3 * HIDDEN, inside, 0.0)
+    next_grad = tl.load(grad + state, inside, 0.0)
+    cell = tl.load(cells + state, inside, 0.0)
+    next_before = tl.load(cells + state - rows * HIDDEN, inside & (steps > 1), 0.0)
+    grad_h = tl.zeros((ROWS, UNITS), tl.float32)
+    grad_c = tl.zeros((ROWS, UNITS), tl.float32)
+    sum_enter = tl.zeros((ROWS, UNITS), tl.float32)
+    sum_forget = tl.zeros((ROWS, UNITS), tl.float32)
+    sum_candidate = tl.zeros((ROWS, UNITS), tl.float32)
+    sum_output = tl.zeros((ROWS, UNITS), tl.float32)
+    for step in range(steps):
+        enter, forget = next_enter.to(tl.float32), next_forget.to(tl.float32)
+        candidate, output = next_candidate.to(tl.float32), next_output.to(tl.float32)
+        grad_h += next_grad.to(tl.float32)
+        before = next_before
+        following = gate - rows * 4 * HIDDEN
+        state -= rows * HIDDEN
+        more = inside & (step + 1 < steps)
+        next_enter = tl.load(following, more, 0.0)
+        next_forget = tl.load(following + HIDDEN, more, 0.0)
+        next_candidate = tl.load(following + 2 * HIDDEN, more, 0.0)
+        next_output = tl.load(following + 3 * HIDDEN, more, 0.0)
+        next_grad = tl.load(grad + state, more, 0.0)
+        next_before = tl.load(cells + state - rows * HIDDEN, inside & (step + 2 < steps), 0.0)
+        squashed = _tanh(cell.to(tl.float32))
+        grad_c += grad_h * output * (1 - squashed * squashed)
+        grad_enter = (grad_c * candidate * enter * (1 - enter)).to(number)
+        grad_forget = (grad_c * before.to(tl.float32) * forget * (1 - forget)).to(number)
+        grad_candidate = (grad_c * enter * (1 - candidate * candidate)).to(number)
+        grad_output = (grad_h * squashed * output * (1 - output)).to(number)
+        tl.store(gate, grad_enter, inside)
+        tl.store(gate + HIDDEN, grad_forget, inside)
+        tl.store(gate + 2 * HIDDEN, grad_candidate, inside)
+        tl.store(gate + 3 * HIDDEN, grad_output, inside)
+        sum_enter += grad_enter.to(tl.float32)
+        sum_forget += grad_forget.to(tl.float32)
+        sum_candidate += grad_candidate.to(tl.float32)
+        sum_output += grad_output.to(tl.float32)
+        grad_c *= forget
+        cell = before
+        grad_h = tl.dot(grad_enter, of_enter, tl.zeros((ROWS, UNITS), tl.float32), input_precision=PRECISION)
+        grad_h = tl.dot(grad_forget, of_forget, grad_h, input_precision=PRECISION)
+        grad_h = tl.dot(grad_candidate, of_candidate, grad_h, input_precision=PRECISION)
+        grad_h = tl.dot(grad_output, of_output, grad_h, input_precision=PRECISION)
+        gate = following
+    of_program = sums + (model * tl.num_programs(0) + tl.program_id(0)) * 4 * HIDDEN + unit
+    tl.store(of_program, tl.sum(sum_enter, 0), unit < HIDDEN)
+    tl.store(of_program + HIDDEN, tl.sum(sum_forget, 0), unit < HIDDEN)
+    tl.store(of_program + 2 * HIDDEN, tl.sum(sum_candidate, 0), unit < HIDDEN)
+    tl.store(of_program + 3 * HIDDEN, tl.sum(sum_output, 0), unit < HIDDEN)
+
+
+@triton.jit
+def _places(rows, ROWS: tl.constexpr, UNITS: tl.constexpr):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    return row, tl.arange(0, UNITS), tl.arange(0, UNITS)
