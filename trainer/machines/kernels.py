@@ -34,9 +34,9 @@ CPU_SLICE = 256
 CPU_SLICE_BYTES = {CONVOLUTION: 4 << 20, ATTENTION: 2 << 20, UNKNOWN: 32 << 20}
 PACK = 8  # models that a worker trains at a time by default where its device gains from several
 WHOLE_BATCH = 1 << 20  # reads; more than any batch: it is not sliced
-# Hidden size up to which an LSTM trains faster in fp32 than in bf16 on a GPU. Timed at 64 on an H100 (2.2
-# times, streams of eight; 2026-11-26); up to 128 by inference: by its workspace cuDNN trains these by
-# persistent kernels in fp32, and not in bf16.
+# Hidden size up to which cuDNN trains an LSTM faster in fp32 than in bf16 on a GPU. Timed at 64 on an H100
+# (2.2 times, streams of eight; 2026-11-26); up to 128 by inference: by its workspace cuDNN trains these by
+# persistent kernels in fp32, and not in bf16. A fused pack, whose kernels are ours, is faster in bf16.
 FULL_PRECISION_WIDTH = 128
 
 

@@ -105,6 +105,7 @@ class Transformer(nn.Module):
             x_BTF = x_BTF / deviation_B1F
             tokens_BND = tokens_BND + self.level(torch.cat([mean_B1F, deviation_B1F.log()], dim=-1))
         tokens_BND = tokens_BND + self.patches(x_BTF.reshape(rows, self._tokens, self._patch * features))
+        del x_BTF  # normalized, a copy of all windows
         if context_BC is None:
             context_BC = torch.zeros(rows, len(CONTEXT), dtype=torch.int64, device=x_TBF.device)
         series_key = None if keys_L2 is None else keys_L2[:1]
