@@ -10,7 +10,9 @@ import subprocess
 import sys
 import warnings
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -81,10 +83,21 @@ def test_half_precision_over_a_window_is_as_near_as_torchs_own(steps: int) -> No
     assert 0 < error < 1.1 * of_torchs
 
 
-def compare_kernels(shape: tuple[int, int, int, int], dtype: torch.dtype, device: str) -> None:
-    """Compare both kernels with the steps in float64. What they have to fill is NaN before."""
+def compare_kernels(
+    shape: tuple[int, int, int, int], dtype: torch.dtype, device: str, *, stay: bool | None = None
+) -> None:
+    """Compare both kernels with the steps in float64, `stay`: whether weights do on the chip, if not as it
+    has room. What they have to fill is NaN before.
+    """
     from trainer.models.lstm import kernels
 
+    with pytest.MonkeyPatch.context() as patch:
+        if stay is not None:
+            patch.setattr(kernels, "_weights_stay", lambda _: stay)
+        _compare(kernels, shape, dtype, device)
+
+
+def _compare(kernels: Any, shape: tuple[int, int, int, int], dtype: torch.dtype, device: str) -> None:
     models, steps, rows, hidden = shape
     recurrent = (random(models, 4 * hidden, hidden, seed=1) / hidden**0.5).to(dtype)
     products, bias = random(*shape[:3], 4 * hidden).to(dtype), random(models, 4 * hidden, seed=2).to(dtype)
@@ -137,10 +150,11 @@ def test_kernels_compute_what_the_steps_compute() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("shape", [*SHAPES, (3, 20, 37, 64)], ids=str)
+@pytest.mark.parametrize("stay", [None, False])
 def test_kernels_of_a_gpu_compute_what_the_steps_compute(
-    shape: tuple[int, int, int, int], dtype: torch.dtype
+    shape: tuple[int, int, int, int], dtype: torch.dtype, stay: bool | None
 ) -> None:
-    compare_kernels(shape, dtype, "cuda")
+    compare_kernels(shape, dtype, "cuda", stay=stay)
 
 
 @pytest.mark.gpu
@@ -155,6 +169,6 @@ def test_weights_that_a_chip_cannot_hold_take_the_steps() -> None:
 
 
 if __name__ == "__main__":
-    for each in SHAPES:  # the interpreter has no arithmetic of bf16
-        for number in (torch.float32, torch.float16):
-            compare_kernels(each, number, "cpu")
+    # The interpreter has no arithmetic of bf16.
+    for each, number, stays in product(SHAPES, (torch.float32, torch.float16), (True, False)):
+        compare_kernels(each, number, "cpu", stay=stays)

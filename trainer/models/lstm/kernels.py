@@ -1,8 +1,9 @@
 """The bars of an LSTM's recurrence as two Triton kernels, forward and backward, for many models at once.
 
-A program owns some rows of one model through all bars: the recurrent weights and the states stay on the
-chip, and of each bar only the gates, the cell state and the hidden state pass through memory. Products are
-summed in float32; those of float32 are taken as three of TF32 (error 2^-21, as of a product in float32).
+A program owns some rows of one model through all bars: the recurrent weights, where they fit, and the states
+stay on the chip, and of each bar only the gates, the cell state and the hidden state pass through memory.
+Products are summed in float32; those of float32 are taken as three of TF32 (error 2^-21, as of a product in
+float32).
 
 Shapes: M models, T time steps, B batch, H hidden size, N programs of a model. Gates are in torch's order:
 enter, forget, candidate, output.
@@ -20,13 +21,22 @@ from trainer.models.lstm import padded
 
 ROWS = 16  # of a program, the fewest of a matrix unit: many short programs hide each other's waits
 WARPS = 8
-OLDEST = 8  # compute capability of the first matrix units for TF32 and bf16
+UNITS = 64  # the most whose arithmetic has room in a program's registers; in half precision twice as many
+OLDEST = (8, 0)  # compute capability of the first matrix units for TF32 and bf16
 SPARE = 1 << 14  # bytes of a program's memory beside its weights
 
 
 def fits(recurrent_M4HH: torch.Tensor) -> bool:
-    """Return whether a device's processors hold the weights of a model, and compute as is asked here."""
-    return _precision(recurrent_M4HH) is not None
+    """Return whether the kernels are for weights of this size and type on this device."""
+    if recurrent_M4HH.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return False
+    is_new = (
+        recurrent_M4HH.device.type == "cpu"
+        or torch.cuda.get_device_capability(recurrent_M4HH.device) >= OLDEST
+    )
+    units = _units(recurrent_M4HH.shape[2])
+    is_half = recurrent_M4HH.dtype != torch.float32
+    return is_new and (units <= UNITS or (is_half and units <= 2 * UNITS and _weights_stay(recurrent_M4HH)))
 
 
 def try_out(recurrent_1_4HH: torch.Tensor) -> None:
@@ -97,8 +107,9 @@ def _options(recurrent_M4HH: torch.Tensor) -> dict[str, Any]:
         "HIDDEN": hidden,
         "ROWS": ROWS,
         "UNITS": _units(hidden),
-        "PRECISION": _precision(recurrent_M4HH),
+        "STAY": _weights_stay(recurrent_M4HH),
         "num_warps": WARPS,
+        "num_stages": 1,  # more would keep several bars' weights
     }
 
 
@@ -107,20 +118,21 @@ def _units(hidden: int) -> int:
     return 1 << max(4, (hidden - 1).bit_length())
 
 
-def _precision(recurrent_M4HH: torch.Tensor) -> str | None:
-    """Return how products are taken: by the matrix units if both parts of float32's weights fit, else by
-    the others; None if a processor cannot hold the weights once.
+def _weights_stay(recurrent_M4HH: torch.Tensor) -> bool:
+    """Return whether a program has room for all its weights, those of float32 in two parts. Otherwise it
+    reads them at each bar, from caches.
     """
-    if recurrent_M4HH.dtype == torch.float64:
-        return None
     if recurrent_M4HH.device.type == "cpu":  # Triton's interpreter
-        return "ieee"
-    chip: Any = torch.cuda.get_device_properties(recurrent_M4HH.device)
+        return True
+    parts = 2 if recurrent_M4HH.dtype == torch.float32 else 1
     weights = 4 * _units(recurrent_M4HH.shape[2]) ** 2 * recurrent_M4HH.element_size()
-    room = chip.shared_memory_per_block_optin - SPARE
-    if chip.major < OLDEST or weights > room:
-        return None
-    return "tf32x3" if recurrent_M4HH.dtype != torch.float32 or 2 * weights <= room else "ieee"
+    chip: Any = torch.cuda.get_device_properties(recurrent_M4HH.device)
+    return bool(parts * weights <= chip.shared_memory_per_block_optin - SPARE)
+
+
+@triton.jit
+def _product(left, right, total):
+    return tl.dot(left, right, total, input_precision="tf32x3")
 
 
 @triton.jit
@@ -144,7 +156,7 @@ def _forward(
     HIDDEN: tl.constexpr,
     ROWS: tl.constexpr,
     UNITS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    STAY: tl.constexpr,  # whether the weights do, on the chip
 ):
     row, unit, unit_in = _places(rows, ROWS, UNITS)
     model = tl.program_id(1).to(tl.int64)
@@ -152,10 +164,11 @@ def _forward(
     square = (unit_in < HIDDEN)[:, None] & (unit < HIDDEN)[None, :]
     # Transposed: from hidden units of the bar before to a gate's.
     weight = recurrent + model * 4 * HIDDEN * HIDDEN + unit[None, :] * HIDDEN + unit_in[:, None]
-    to_enter = tl.load(weight, square, 0.0)
-    to_forget = tl.load(weight + HIDDEN * HIDDEN, square, 0.0)
-    to_candidate = tl.load(weight + 2 * HIDDEN * HIDDEN, square, 0.0)
-    to_output = tl.load(weight + 3 * HIDDEN * HIDDEN, square, 0.0)
+    if STAY:
+        to_enter = tl.load(weight, square, 0.0)
+        to_forget = tl.load(weight + HIDDEN * HIDDEN, square, 0.0)
+        to_candidate = tl.load(weight + 2 * HIDDEN * HIDDEN, square, 0.0)
+        to_output = tl.load(weight + 3 * HIDDEN * HIDDEN, square, 0.0)
     of_unit = bias + model * 4 * HIDDEN + unit
     bias_enter = tl.load(of_unit, unit < HIDDEN, 0.0).to(tl.float32)[None, :]
     bias_forget = tl.load(of_unit + HIDDEN, unit < HIDDEN, 0.0).to(tl.float32)[None, :]
@@ -185,10 +198,15 @@ def _forward(
         next_candidate = tl.load(following + 2 * HIDDEN, more, 0.0)
         next_output = tl.load(following + 3 * HIDDEN, more, 0.0)
         tl.store(before, h, inside)
-        enter = tl.sigmoid(tl.dot(h, to_enter, enter, input_precision=PRECISION))
-        forget = tl.sigmoid(tl.dot(h, to_forget, forget, input_precision=PRECISION))
-        candidate = _tanh(tl.dot(h, to_candidate, candidate, input_precision=PRECISION))
-        output = tl.sigmoid(tl.dot(h, to_output, output, input_precision=PRECISION))
+        if not STAY:
+            to_enter = tl.load(weight, square, 0.0)
+            to_forget = tl.load(weight + HIDDEN * HIDDEN, square, 0.0)
+            to_candidate = tl.load(weight + 2 * HIDDEN * HIDDEN, square, 0.0)
+            to_output = tl.load(weight + 3 * HIDDEN * HIDDEN, square, 0.0)
+        enter = tl.sigmoid(_product(h, to_enter, enter))
+        forget = tl.sigmoid(_product(h, to_forget, forget))
+        candidate = _tanh(_product(h, to_candidate, candidate))
+        output = tl.sigmoid(_product(h, to_output, output))
         c = forget * c + enter * candidate
         h = (output * _tanh(c)).to(number)
         tl.store(gate, enter.to(number), inside)
@@ -214,17 +232,18 @@ def _backward(
     HIDDEN: tl.constexpr,
     ROWS: tl.constexpr,
     UNITS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    STAY: tl.constexpr,  # whether the weights do, on the chip
 ):
     row, unit, unit_out = _places(rows, ROWS, UNITS)
     model = tl.program_id(1).to(tl.int64)
     inside = (row < rows)[:, None] & (unit < HIDDEN)[None, :]
     square = (unit_out < HIDDEN)[:, None] & (unit < HIDDEN)[None, :]
     weight = recurrent + model * 4 * HIDDEN * HIDDEN + unit_out[:, None] * HIDDEN + unit[None, :]
-    of_enter = tl.load(weight, square, 0.0)
-    of_forget = tl.load(weight + HIDDEN * HIDDEN, square, 0.0)
-    of_candidate = tl.load(weight + 2 * HIDDEN * HIDDEN, square, 0.0)
-    of_output = tl.load(weight + 3 * HIDDEN * HIDDEN, square, 0.0)
+    if STAY:
+        of_enter = tl.load(weight, square, 0.0)
+        of_forget = tl.load(weight + HIDDEN * HIDDEN, square, 0.0)
+        of_candidate = tl.load(weight + 2 * HIDDEN * HIDDEN, square, 0.0)
+        of_output = tl.load(weight + 3 * HIDDEN * HIDDEN, square, 0.0)
 
     at = (model * steps + steps - 1) * rows + row
     gate = gates + at[:, None] * 4 * HIDDEN + unit[None, :]
@@ -273,10 +292,15 @@ def _backward(
         sum_output += grad_output.to(tl.float32)
         grad_c *= forget
         cell = before
-        grad_h = tl.dot(grad_enter, of_enter, tl.zeros((ROWS, UNITS), tl.float32), input_precision=PRECISION)
-        grad_h = tl.dot(grad_forget, of_forget, grad_h, input_precision=PRECISION)
-        grad_h = tl.dot(grad_candidate, of_candidate, grad_h, input_precision=PRECISION)
-        grad_h = tl.dot(grad_output, of_output, grad_h, input_precision=PRECISION)
+        if not STAY:
+            of_enter = tl.load(weight, square, 0.0)
+            of_forget = tl.load(weight + HIDDEN * HIDDEN, square, 0.0)
+            of_candidate = tl.load(weight + 2 * HIDDEN * HIDDEN, square, 0.0)
+            of_output = tl.load(weight + 3 * HIDDEN * HIDDEN, square, 0.0)
+        grad_h = _product(grad_enter, of_enter, tl.zeros((ROWS, UNITS), tl.float32))
+        grad_h = _product(grad_forget, of_forget, grad_h)
+        grad_h = _product(grad_candidate, of_candidate, grad_h)
+        grad_h = _product(grad_output, of_output, grad_h)
         gate = following
     of_program = sums + (model * tl.num_programs(0) + tl.program_id(0)) * 4 * HIDDEN + unit
     tl.store(of_program, tl.sum(sum_enter, 0), unit < HIDDEN)
