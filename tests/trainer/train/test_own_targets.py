@@ -27,6 +27,7 @@ pytestmark = pytest.mark.slow
 FILE = Path(__file__).parents[1] / "outside" / "own_target.py"
 SMALL = {
     "lstm": {"hidden": 4, "lookback": 10, "batch": 64},
+    "mlp": {"hidden": 4, "lookback": 10, "batch": 64},
     "tcn": {"blocks": 2, "width": 4, "chunk": 32, "batch": 8},
     "transformer": {"preset": "tiny", "lookback": 16, "batch": 64},
 }

@@ -129,7 +129,7 @@ def test_two_nodes_of_two_ranks_are_one_of_four(nodes: Nodes):
 
 @pytest.mark.nightly
 def test_a_killed_rank_of_another_machine_has_all_start_anew(nodes: Nodes):
-    keys = ("train.epochs=3", "train.checkpoint_seconds=1", "train.retries=1")
+    keys = ("train.epochs=100", "train.patience=1000", "train.checkpoint_seconds=1", "train.retries=1")
     nodes.start_two(*keys, addresses=("127.0.1.4", "127.0.1.5"))
     nodes.wait_for("node-0", lambda event: event["event"] == "checkpoint")
     rank = nodes.wait_for("node-1", lambda event: event["event"] == "rank_started")
@@ -148,8 +148,9 @@ def test_a_killed_rank_of_another_machine_has_all_start_anew(nodes: Nodes):
 @pytest.mark.nightly
 @pytest.mark.parametrize(("lost", "left"), [(0, 1), (1, 0)])
 def test_a_lost_machine_ends_the_training_of_all(nodes: Nodes, lost: int, left: int):
-    nodes.start_two("train.epochs=50", addresses=("127.0.1.6", "127.0.1.7"))
-    nodes.wait_for("node-0", lambda event: event["event"] == "progress")
+    # More epochs than anybody waits for.
+    nodes.start_two("train.epochs=10000", "train.patience=10000", addresses=("127.0.1.6", "127.0.1.7"))
+    nodes.wait_for("node-0", lambda event: event["event"] == "epoch")
     nodes.processes[f"node-{lost}"].kill()
     assert nodes.end_of(f"node-{left}") == 100
     log = (nodes.folder / f"node-{left}" / "log").read_text()
