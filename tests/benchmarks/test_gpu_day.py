@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.device_run import figures_of
-from benchmarks.gpu_day import DONE, FAILED, LATE, Day, GpuStep, call, steps_of
+from benchmarks.gpu_day import DONE, FAILED, GPU_TESTS, LATE, Day, GpuStep, call, steps_of
 
 ROOT = Path(__file__).resolve().parents[2]
 MACHINE = {"date": "2026-11-27", "chip": "NVIDIA H200", "torch": "2.13.0"}
@@ -146,3 +147,15 @@ def test_the_whole_day_runs_on_a_cpu(tmp_path):
     told = (tmp_path / "tables.md").read_text()
     sections = ("The trial", "Steps", "packs", "Memory", "A whole training", "Beside", "The cost of a TCN")
     assert all(f"## {title}" in told or title in told for title in sections)
+
+
+@pytest.mark.slow
+def test_its_tests_need_what_trains_alone():
+    """A borrowed machine has torch, and neither AWS's libraries nor Pulumi's."""
+    missing = ("botocore", "boto3", "moto", "pulumi", "paramiko", "ray")
+    hides = f"import sys; sys.modules.update(dict.fromkeys({missing}))"
+    collects = f"import pytest; sys.exit(pytest.main(['--co', '-q', '-p', 'no:cacheprovider', *{GPU_TESTS}]))"
+    ended = subprocess.run(
+        [sys.executable, "-c", f"{hides}; {collects}"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -99,12 +99,14 @@ def compare_kernels(
 
 def _compare(kernels: Any, shape: tuple[int, int, int, int], dtype: torch.dtype, device: str) -> None:
     models, steps, rows, hidden = shape
-    recurrent = (random(models, 4 * hidden, hidden, seed=1) / hidden**0.5).to(dtype)
+    # Columns of all weights of a model, as in a pack.
+    weights = (random(models, 4 * hidden * hidden + 16, seed=1) / hidden**0.5).to(dtype)
+    recurrent = weights[:, 16:].view(models, 4 * hidden, hidden)
     products, bias = random(*shape[:3], 4 * hidden).to(dtype), random(models, 4 * hidden, seed=2).to(dtype)
     read = products.new_full((*shape[:3], padded(hidden + 5)), torch.nan)
 
     def of(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(device, copy=True)
+        return torch.empty_strided(tensor.size(), tensor.stride(), dtype=dtype, device=device).copy_(tensor)
 
     def agree(found: torch.Tensor, expected: torch.Tensor, times: float = 1.0) -> None:
         allowed = TOLERANCE[dtype] * times

@@ -71,6 +71,8 @@ def forward_bars(
         cells_MTBH,
         steps,
         rows,
+        recurrent_M4HH.stride(0),
+        bias_M4H.stride(0),
         earlier_MTBH.stride(2),
         **_options(recurrent_M4HH),
     )
@@ -96,6 +98,7 @@ def backward_bars(
         sums_MN4H,
         steps,
         rows,
+        recurrent_M4HH.stride(0),
         **_options(recurrent_M4HH),
     )
     return sums_MN4H
@@ -152,7 +155,9 @@ def _forward(
     cells,
     steps,
     rows,
-    earlier_row,  # numbers from one row of `earlier` to the next
+    recurrent_model,  # numbers from one model's to the next
+    bias_model,
+    earlier_row,  # and from one row to the next
     HIDDEN: tl.constexpr,
     ROWS: tl.constexpr,
     UNITS: tl.constexpr,
@@ -163,13 +168,13 @@ def _forward(
     inside = (row < rows)[:, None] & (unit < HIDDEN)[None, :]
     square = (unit_in < HIDDEN)[:, None] & (unit < HIDDEN)[None, :]
     # Transposed: from hidden units of the bar before to a gate's.
-    weight = recurrent + model * 4 * HIDDEN * HIDDEN + unit[None, :] * HIDDEN + unit_in[:, None]
+    weight = recurrent + model * recurrent_model + unit[None, :] * HIDDEN + unit_in[:, None]
     if STAY:
         to_enter = tl.load(weight, square, 0.0)
         to_forget = tl.load(weight + HIDDEN * HIDDEN, square, 0.0)
         to_candidate = tl.load(weight + 2 * HIDDEN * HIDDEN, square, 0.0)
         to_output = tl.load(weight + 3 * HIDDEN * HIDDEN, square, 0.0)
-    of_unit = bias + model * 4 * HIDDEN + unit
+    of_unit = bias + model * bias_model + unit
     bias_enter = tl.load(of_unit, unit < HIDDEN, 0.0).to(tl.float32)[None, :]
     bias_forget = tl.load(of_unit + HIDDEN, unit < HIDDEN, 0.0).to(tl.float32)[None, :]
     bias_candidate = tl.load(of_unit + 2 * HIDDEN, unit < HIDDEN, 0.0).to(tl.float32)[None, :]
@@ -229,6 +234,7 @@ def _backward(
     sums,
     steps,
     rows,
+    recurrent_model,  # numbers from one model's to the next
     HIDDEN: tl.constexpr,
     ROWS: tl.constexpr,
     UNITS: tl.constexpr,
@@ -238,7 +244,7 @@ def _backward(
     model = tl.program_id(1).to(tl.int64)
     inside = (row < rows)[:, None] & (unit < HIDDEN)[None, :]
     square = (unit_out < HIDDEN)[:, None] & (unit < HIDDEN)[None, :]
-    weight = recurrent + model * 4 * HIDDEN * HIDDEN + unit_out[:, None] * HIDDEN + unit[None, :]
+    weight = recurrent + model * recurrent_model + unit_out[:, None] * HIDDEN + unit[None, :]
     if STAY:
         of_enter = tl.load(weight, square, 0.0)
         of_forget = tl.load(weight + HIDDEN * HIDDEN, square, 0.0)

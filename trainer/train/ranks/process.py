@@ -130,7 +130,8 @@ class TorchRun:
         leave_at = float("inf")
         while True:
             alive = self._torchrun.poll() is None
-            for ready in wait([self._listener, *self._ranks], timeout=POLL_SECONDS if alive else 0):
+            waits = alive or self._lacks_the_cause
+            for ready in wait([self._listener, *self._ranks], timeout=POLL_SECONDS if waits else 0):
                 if ready is self._listener:
                     self._accept()
                 else:
@@ -167,8 +168,7 @@ class TorchRun:
             return None
         if self.out_of_memory:
             return Trouble(reason=self.out_of_memory, out_of_memory=True)
-        follows = bool(self._ends) and all(follows for follows, _ in self._ends)
-        return Trouble(reason=str(self._reason()["reason"]), follows=follows)
+        return Trouble(reason=str(self._reason()["reason"]), follows=_only_follow(self._ends))
 
     def _hear_of_others(self) -> None:
         """Take in what ended the ranks of other machines. What only follows from another's end waits a while
@@ -187,9 +187,17 @@ class TorchRun:
 
     def _is_over(self, *, alive: bool) -> bool:
         """Return whether this start has ended without the end of its piece."""
-        if alive:
-            return self._clock() >= self._stops_at
-        return not any(rank.connection.poll() for rank in self._ranks.values())
+        if not alive and any(rank.connection.poll() for rank in self._ranks.values()):
+            return False
+        if not alive and self._lacks_the_cause:
+            self._stops_at = min(self._stops_at, self._clock() + FOLLOWS_SECONDS)
+        return self._clock() >= self._stops_at or not (alive or self._lacks_the_cause)
+
+    @property
+    def _lacks_the_cause(self) -> bool:
+        """Return whether another machine may still tell what ended the ranks here, which only lost it."""
+        among = self._among
+        return among is not None and among.cluster.is_head and _only_follow(self._ends)
 
     def close(self) -> None:
         """Kill torchrun, with which the kernel kills its ranks, and each connected rank; wait for
@@ -335,6 +343,11 @@ def _place(among: Among | None) -> list[str]:
         return ["127.0.0.1:0", "0", "1", str(uuid.uuid4())]
     cluster, port = among.cluster, PORT + 1 + among.session % MOST_PORTS
     return [f"{cluster.head}:{port}", str(cluster.node), str(len(cluster.addresses)), str(among.session)]
+
+
+def _only_follow(ends: Sequence[tuple[bool, Any]]) -> bool:
+    """Return whether ranks were lost, each because of another."""
+    return bool(ends) and all(follows for follows, _ in ends)
 
 
 def _told(among: Among | None) -> dict[str, Any]:
