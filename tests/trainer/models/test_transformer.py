@@ -17,7 +17,7 @@ from tests.nightly import others_nightly
 from trainer.base.errors import UsageError
 from trainer.base.settings import CONTEXT
 from trainer.models.transformer import PRESETS
-from trainer.models.transformer.network import Transformer, build
+from trainer.models.transformer.network import Transformer, attention_of_few, build
 
 SMALL = job_of(model="transformer", preset="tiny", lookback=24, dropout=0.2, series=5, hide_series=0.5)
 SHAPES = (
@@ -108,6 +108,17 @@ def test_a_steps_memory_is_what_the_formula_says(batch, again, precision):
     found = counted(job)
     assert found.kept == pytest.approx(part.kept, rel=ALLOWED)
     assert found.peak == pytest.approx(part.kept + part.workspace, rel=ALLOWED)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_attention_of_few_tokens_is_torchs(dtype):
+    """Torch's is exact here: in float64, of the same numbers. In half precision scores are rounded."""
+    parts = torch.randn(3, 5, 2, 16, 8, generator=torch.Generator().manual_seed(0)).to(dtype).unbind()
+    found = attention_of_few(*parts)
+    exact = torch.nn.functional.scaled_dot_product_attention(*(part.double() for part in parts))
+    assert found.dtype == dtype
+    allowed = 1e-6 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(found.double(), exact, rtol=allowed, atol=allowed)
 
 
 def test_an_output_depends_on_every_bar_of_its_window_alone():

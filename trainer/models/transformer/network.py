@@ -25,6 +25,10 @@ from trainer.models.layers import in_full_precision, keep_mask, run
 from trainer.models.transformer import CONTEXT_WIDTH, EXPANSION
 
 SMALLEST_VARIANCE = 1e-5  # as in RevIN: keeps a feature that is constant in a window finite
+# Up to which attention is matrix products on a GPU in half precision: cuDNN has tiles of 64 tokens.
+# A compiled step of 1,024 windows of 16 took 37.7 ms instead of 41.3, one of 64 windows that is not compiled
+# 8.3 instead of 7.9 (151 M, H200, 2026-11-28).
+FEW_TOKENS = 16
 
 
 def build(architecture: dict[str, Any], *, recompute: bool = False) -> Transformer:
@@ -203,7 +207,9 @@ class EncoderBlock(nn.Module):
         rows, tokens, width = tokens_BND.shape
         cut = self.queries_keys_values(tokens_BND).view(rows, tokens, 3, self._heads, width // self._heads)
         queries, keys, values = cut.permute(2, 0, 3, 1, 4)  # (B, H, N, D / H) each
-        attended = scaled_dot_product_attention(queries, keys, values)
+        is_few = tokens <= FEW_TOKENS and queries.device.type == "cuda" and queries.dtype != torch.float32
+        attend = attention_of_few if is_few else scaled_dot_product_attention
+        attended = attend(queries, keys, values)
         return self.attended(attended.transpose(1, 2).reshape(rows, tokens, width))  # type: ignore[no-any-return]
 
     def _attend_last(self, tokens_BND: torch.Tensor) -> torch.Tensor:
@@ -226,6 +232,12 @@ class EncoderBlock(nn.Module):
             key_12, first_row=first_row, shape_TBH=(tokens, rows, width), probability=1 - self._dropout
         )
         return added_BND * keep[0].transpose(0, 1) * (1 / (1 - self._dropout))
+
+
+def attention_of_few(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return what `scaled_dot_product_attention` does (B, H, N, D / H), by products of whole scores."""
+    scores = torch.matmul(queries * queries.shape[-1] ** -0.5, keys.transpose(-1, -2))
+    return torch.matmul(scores.softmax(-1, dtype=torch.float32).to(values.dtype), values)
 
 
 def _draw_uniform(weight: torch.Tensor, *, deviation: float) -> None:

@@ -147,17 +147,18 @@ class Stacked(ABC):
 
     def step(self, active: Sequence[bool], starts: Sequence[torch.Tensor]) -> torch.Tensor:
         """See `Pack.step`."""
-        lengths, places = [], []
-        for number, keys in enumerate(self._keys):
-            length = len(starts[number]) if active[number] else 0
-            lengths.append(length)
-            places.append(keys.place(self._batches[number]))
-            if length:
-                put(self._starts_MB[number, :length], starts[number])
-                self._batches[number] += 1
-            if 0 < length < self._starts_MB.shape[1]:
+        lengths = [len(its) if on else 0 for its, on in zip(starts, active, strict=True)]
+        places = [keys.place(batch) for keys, batch in zip(self._keys, self._batches, strict=True)]
+        if set(lengths) == {self._starts_MB.shape[1]} and starts[0].device == self._device:
+            torch.stack(list(starts), out=self._starts_MB)  # one call for all, in most steps
+        else:
+            for number, length in enumerate(lengths):
+                if length:
+                    put(self._starts_MB[number, :length], starts[number])
                 # Beyond a short batch its first window repeats, with weight zero.
-                self._starts_MB[number, length:] = self._starts_MB[number, 0].clone()
+                if 0 < length < self._starts_MB.shape[1]:
+                    self._starts_MB[number, length:] = self._starts_MB[number, 0].clone()
+        self._batches = [batch + (length > 0) for batch, length in zip(self._batches, lengths, strict=True)]
         put(self._lengths_M, torch.tensor(lengths))
         put(self._rates_M, torch.tensor(self._rates, dtype=torch.float64))
         put(self._places_M, torch.tensor(places))
