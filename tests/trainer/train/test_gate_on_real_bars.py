@@ -56,6 +56,7 @@ class Tampered(OnePiece):
                 run.member = replace(run.member, labels_TK=labels_TK)
             elif self._how == "a tenth":
                 run.reads = run.reads[: len(run.reads) // 10]
+                run.most_reads = len(run.reads)
         return runs
 
 
@@ -122,8 +123,8 @@ def test_a_model_that_learned_less_is_kept_out(gate: Gate, how: str) -> None:
 
 
 def test_the_decision_the_other_way_round_sees_a_gain(gate: Gate) -> None:
-    """Of three coins, three months of real days tell an honest model from one of shuffled labels for two."""
+    """Three months of real days tell an honest model from one of shuffled labels for one of three coins."""
     decision = gate.decided("honest", champion="shuffled labels")
     champion = decision.numbers["champion"]
-    expected = "too little to tell" if gate.symbol == "ETH-USD" else "better"
+    expected = "better" if gate.symbol == "SOL-USD" else "too little to tell"
     assert champion["gain"] > 0 and champion["mark"] == expected, decision.reason
