@@ -20,7 +20,7 @@ NOT_ESTIMATED = "not estimated"  # of a user's own model before its trial
 ELSEWHERE, ELSEWHERE_ON = "measured elsewhere", ("h200", (ATTENTION, CONVOLUTION))
 EARLIER_RUN = "its run of"  # basis of a script's rate, with the date
 # Share of the data sheet's peak that a model which counts its FLOPs reaches on an H200 (docs/benchmarks.md,
-# 2026-11-27): a transformer of 151 M weights with 1,024 windows, uncompiled (compiled: 0.35), and a TCN of
+# 2026-11-27): a transformer of 151 M weights with 1,024 windows, uncompiled (compiled: 0.40), and a TCN of
 # 18 M with 64 chunks. An estimate for every other model and chip.
 MFU = {ATTENTION: 0.25, CONVOLUTION: 0.19}
 # Least seconds of its step, recorded as a graph: the transformer with 64 windows. An estimate for every other
