@@ -176,11 +176,12 @@ class TransformerSettings(PretrainedSettings):
         a = reads * self.tokens * width  # numbers that a layer makes
         inner = EXPANSION * width**2
         if training.frozen:
-            # Forward only, with the peak in an inner layer: windows before and after their norm, a block's
-            # tokens before and after attention, the inner layer before and after its activation.
-            windows = FLOAT * reads * features * (2 * self.lookback + 4)
+            # Forward only, with the peak in an inner layer: windows, a block's tokens before and after
+            # attention, the inner layer before and after its activation; or where windows are normalized.
+            windows, statistics = FLOAT * reads * features * self.lookback, 4 * FLOAT * reads * features
             cast = HALF * inner if training.half else 0
-            peak = windows + 2 * FLOAT * a + 2 * number * EXPANSION * a + cast
+            layer = windows + 2 * FLOAT * a + 2 * number * EXPANSION * a + cast
+            peak = statistics + max(layer, 3 * windows + FLOAT * a)
             return Activations(kept=float(FLOAT * reads * width), workspace=float(peak))
         # Two inputs of norms, in full precision, and the norms' statistics; queries, keys, values and two
         # outputs of norms; the output of attention; the inner layer before and after its activation.

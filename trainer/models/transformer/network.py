@@ -108,7 +108,8 @@ class Transformer(nn.Module):
             deviation_B1F = (x_BTF.square().mean(1, keepdim=True) + SMALLEST_VARIANCE).sqrt()
             x_BTF = x_BTF / deviation_B1F
             tokens_BND = tokens_BND + self.level(torch.cat([mean_B1F, deviation_B1F.log()], dim=-1))
-        tokens_BND = tokens_BND + self.patches(x_BTF.reshape(rows, self._tokens, self._patch * features))
+        x_BTF = x_BTF.reshape(rows, self._tokens, self._patch * features)
+        tokens_BND = tokens_BND + self.patches(x_BTF)
         del x_BTF  # normalized, a copy of all windows
         if context_BC is None:
             context_BC = torch.zeros(rows, len(CONTEXT), dtype=torch.int64, device=x_TBF.device)
@@ -195,11 +196,12 @@ class EncoderBlock(nn.Module):
     ) -> torch.Tensor:
         """Return (B, N, D), or with `last_alone`, which takes no keys, the last token (B, 1, D)."""
         keys = (None, None) if keys_22 is None or not self._dropout else (keys_22[:1], keys_22[1:])
-        normed_BND = self.attention_norm(tokens_BND)
         if last_alone:
-            tokens_BND = tokens_BND[:, -1:] + self._attend_last(normed_BND)
+            tokens_BND = tokens_BND[:, -1:] + self._attend_last(self.attention_norm(tokens_BND))
         else:
-            tokens_BND = tokens_BND + self._kept(self._attend(normed_BND), keys[0], first_row)
+            attended = self._kept(self._attend(self.attention_norm(tokens_BND)), keys[0], first_row)
+            tokens_BND = tokens_BND + attended
+            del attended
         inner = self.inner_out(nn.functional.gelu(self.inner_in(self.inner_norm(tokens_BND))))
         return tokens_BND + self._kept(inner, keys[1], first_row)
 
