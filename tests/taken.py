@@ -90,13 +90,16 @@ class TakenRun:
         return [event for event in told if event["event"] == name]
 
     def stop_at(self, attempt: int, piece: str, epoch: int, *, started: str = "model_started") -> list[int]:
-        """Stop the processes that train (`started` names the event with their ids) after an epoch of a piece,
-        and wait until their machine has reported that.
+        """Stop the processes that train (`started` names the event with their ids) after an epoch of a piece
+        and the first report of its steps, and wait until their machine has reported that.
         """
 
         def reached() -> bool:
-            ended = self.events(attempt, "epoch")
-            return any(one["piece"] == piece and one["epoch"] >= epoch for one in ended)
+            ended, counted = self.events(attempt, "epoch"), self.events(attempt, "progress")
+            is_over = any(one["piece"] == piece and one["epoch"] >= epoch for one in ended)
+            return is_over and any(
+                one["piece"] == piece for one in counted
+            )  # the count of its steps is known
 
         self.await_(reached)
         pids = sorted({event["pid"] for event in self.events(attempt, started)})

@@ -108,7 +108,7 @@ class Side:
             answer.kind,
             answer.code,
             answer.of_the_call,
-            [self.ids.index(one) for one in answer.instance_ids],
+            sorted(self.ids.index(one) for one in answer.instance_ids),  # AWS promises no order
         )
 
     def _look(self, operation: Operation) -> Any:

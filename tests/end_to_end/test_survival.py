@@ -19,8 +19,8 @@ from tests.taken import TakenRun, adds_up
 
 ONE_GPU, TWO_GPUS = "g6.xlarge", "g7.12xlarge"
 TYPES = ("--instance", ONE_GPU, "--instance", TWO_GPUS)
-# Only a notice writes a checkpoint: the next one would be due after two minutes of training.
-LONG = ("--epochs", "40", *sets("train.patience=40", "train.checkpoint_seconds=120", "expert.tune=never"))
+# Only a notice writes a checkpoint: the next one would be due after an hour of training.
+LONG = ("--epochs", "120", *sets("train.patience=120", "train.checkpoint_seconds=3600", "expert.tune=never"))
 LOST = ("lost", "lost", "lost", "")
 
 

@@ -45,7 +45,9 @@ def test_an_outside_command_is_planned_run_and_in_the_receipt(account):
             return timed(Workload(pieces=(PIECE,), gpus=0.0), KnownTimes(), offers)
 
         def task(self, record, account, offers, planned):
-            pieces = tuple(ManifestPiece(**vars(one), values={}, estimate=1.0) for one in record.pieces)
+            pieces = tuple(
+                ManifestPiece(**vars(one), trial=0, values={}, estimate=1.0) for one in record.pieces
+            )
             return Task(job=self.job, command=scorer, pieces=pieces)
 
     work = Score(job=job_of(instance=("g6.xlarge",), max_duration="1h", budget=1.0), code=build_bundle())
