@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from trainer.base.errors import DataError
+from trainer.base.errors import DataError, UsageError
 from trainer.base.own_file import OwnFile
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, Value, read_object
 from trainer.base.symbols import flaw
@@ -267,6 +267,7 @@ def _plan(content: Fields) -> DataPlan:
         table: {key: item.plain() for key, item in settings.fields().entries().items()}
         for table, settings in parts["made_for"].fields().exactly(("data", "model", "target")).items()
     }
+    _check_columns(parts["made_for"].fields().table("data").value("columns"))
     is_panel = made_for["data"].get("panel") is True
     symbols = {
         name: _symbol(name, item, is_panel=is_panel)
@@ -293,6 +294,13 @@ def _plan(content: Fields) -> DataPlan:
             item.text(most=MOST_TEXT) for item in content.value("origins", []).items(most=MOST_ORIGINS)
         ),
     )
+
+
+def _check_columns(value: Value) -> None:
+    try:
+        told_of([item.text(most=MOST_TEXT) for item in value.items()])
+    except UsageError as error:
+        raise Unsound(f"{value.name}: {error}") from error
 
 
 def _file(value: Value) -> PlannedFile:

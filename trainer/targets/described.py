@@ -19,7 +19,12 @@ MOST_WORDS = 40  # characters of a date or a length
 
 
 def check_metrics(metrics: Mapping[str, Any]) -> None:
-    """Raise ValueError if the description is malformed; scores may be anything."""
+    """Raise ValueError if the description is malformed, or a span's scores are no table; a score may be
+    anything.
+    """
+    for span in ("train", "validation", "test"):
+        if metrics.get(span) is not None and not isinstance(metrics[span], Mapping):
+            raise ValueError(f"its {span} is no table of scores")
     about = metrics.get("about") or {}
     if not about:
         return

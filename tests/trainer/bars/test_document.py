@@ -74,6 +74,10 @@ def at(values: Any, path: str) -> tuple[Any, Any]:
         ("refused.BBB.what", None),
         ("refused.AAA", {"bars": 1, "what": "", "why": "", "do": ""}),
         ("made_for.data", 1),
+        ("made_for.data", {"bars": 0}),
+        ("made_for.data.columns", "close"),
+        ("made_for.data.columns", [5]),
+        ("made_for.data.columns", ["close=a", "close=b"]),
     ],
 )
 def test_a_malformed_plan_is_refused(plan, path, value):
