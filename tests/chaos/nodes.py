@@ -354,10 +354,12 @@ class Machine:
         if self.result is not None or not self._reaches_s3():
             return
         known = dict(self.reports), dict(self.uploaded)
-        for task in self._left():
-            self._upload(task, "late")
-        self._write(self.keys.result, json.dumps(self._said("done")).encode())
-        self.reports, self.uploaded = known  # nobody has to know of it
+        try:
+            for task in self._left():
+                self._upload(task, "late")
+            self._write(self.keys.result, json.dumps(self._said("done")).encode())
+        finally:
+            self.reports, self.uploaded = known  # nobody has to know of it
 
     # what it writes
     # --------------------------------------------------------------------------------------------------------
