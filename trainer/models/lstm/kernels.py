@@ -139,6 +139,24 @@ def _product(left, right, total):
 
 
 @triton.jit
+def _load(place, apart, inside):
+    """Return the numbers of four gates, which lie so many numbers apart."""
+    first = tl.load(place, inside, 0.0)
+    second = tl.load(place + apart, inside, 0.0)
+    third = tl.load(place + 2 * apart, inside, 0.0)
+    return first, second, third, tl.load(place + 3 * apart, inside, 0.0)
+
+
+@triton.jit
+def _store(place, apart, inside, enter, forget, candidate, output):
+    number = place.dtype.element_ty
+    tl.store(place, enter.to(number), inside)
+    tl.store(place + apart, forget.to(number), inside)
+    tl.store(place + 2 * apart, candidate.to(number), inside)
+    tl.store(place + 3 * apart, output.to(number), inside)
+
+
+@triton.jit
 def _tanh(x):
     squared = x * x  # near zero the other form would lose digits
     series = x * (1 - squared * (1 / 3 - squared * (2 / 15 - squared * (17 / 315))))
@@ -170,15 +188,9 @@ def _forward(
     # Transposed: from hidden units of the bar before to a gate's.
     weight = recurrent + model * recurrent_model + unit[None, :] * HIDDEN + unit_in[:, None]
     if STAY:
-        to_enter = tl.load(weight, square, 0.0)
-        to_forget = tl.load(weight + HIDDEN * HIDDEN, square, 0.0)
-        to_candidate = tl.load(weight + 2 * HIDDEN * HIDDEN, square, 0.0)
-        to_output = tl.load(weight + 3 * HIDDEN * HIDDEN, square, 0.0)
+        to_enter, to_forget, to_candidate, to_output = _load(weight, HIDDEN * HIDDEN, square)
     of_unit = bias + model * bias_model + unit
-    bias_enter = tl.load(of_unit, unit < HIDDEN, 0.0).to(tl.float32)[None, :]
-    bias_forget = tl.load(of_unit + HIDDEN, unit < HIDDEN, 0.0).to(tl.float32)[None, :]
-    bias_candidate = tl.load(of_unit + 2 * HIDDEN, unit < HIDDEN, 0.0).to(tl.float32)[None, :]
-    bias_output = tl.load(of_unit + 3 * HIDDEN, unit < HIDDEN, 0.0).to(tl.float32)[None, :]
+    bias_enter, bias_forget, bias_candidate, bias_output = _load(of_unit, HIDDEN, unit < HIDDEN)
 
     at = model * steps * rows + row  # rows before, in all tensors
     gate = gates + at[:, None] * 4 * HIDDEN + unit[None, :]
@@ -187,37 +199,25 @@ def _forward(
     number = gates.dtype.element_ty
     h = tl.zeros((ROWS, UNITS), number)
     c = tl.zeros((ROWS, UNITS), tl.float32)
-    next_enter = tl.load(gate, inside, 0.0)
-    next_forget = tl.load(gate + HIDDEN, inside, 0.0)
-    next_candidate = tl.load(gate + 2 * HIDDEN, inside, 0.0)
-    next_output = tl.load(gate + 3 * HIDDEN, inside, 0.0)
+    next_enter, next_forget, next_candidate, next_output = _load(gate, HIDDEN, inside)
     for step in range(steps):
-        enter = next_enter.to(tl.float32) + bias_enter
-        forget = next_forget.to(tl.float32) + bias_forget
-        candidate = next_candidate.to(tl.float32) + bias_candidate
-        output = next_output.to(tl.float32) + bias_output
+        enter = next_enter.to(tl.float32) + bias_enter.to(tl.float32)[None, :]
+        forget = next_forget.to(tl.float32) + bias_forget.to(tl.float32)[None, :]
+        candidate = next_candidate.to(tl.float32) + bias_candidate.to(tl.float32)[None, :]
+        output = next_output.to(tl.float32) + bias_output.to(tl.float32)[None, :]
         following = gate + rows * 4 * HIDDEN  # read ahead: memory answers while this bar is computed
         more = inside & (step + 1 < steps)
-        next_enter = tl.load(following, more, 0.0)
-        next_forget = tl.load(following + HIDDEN, more, 0.0)
-        next_candidate = tl.load(following + 2 * HIDDEN, more, 0.0)
-        next_output = tl.load(following + 3 * HIDDEN, more, 0.0)
+        next_enter, next_forget, next_candidate, next_output = _load(following, HIDDEN, more)
         tl.store(before, h, inside)
         if not STAY:
-            to_enter = tl.load(weight, square, 0.0)
-            to_forget = tl.load(weight + HIDDEN * HIDDEN, square, 0.0)
-            to_candidate = tl.load(weight + 2 * HIDDEN * HIDDEN, square, 0.0)
-            to_output = tl.load(weight + 3 * HIDDEN * HIDDEN, square, 0.0)
+            to_enter, to_forget, to_candidate, to_output = _load(weight, HIDDEN * HIDDEN, square)
         enter = tl.sigmoid(_product(h, to_enter, enter))
         forget = tl.sigmoid(_product(h, to_forget, forget))
         candidate = _tanh(_product(h, to_candidate, candidate))
         output = tl.sigmoid(_product(h, to_output, output))
         c = forget * c + enter * candidate
         h = (output * _tanh(c)).to(number)
-        tl.store(gate, enter.to(number), inside)
-        tl.store(gate + HIDDEN, forget.to(number), inside)
-        tl.store(gate + 2 * HIDDEN, candidate.to(number), inside)
-        tl.store(gate + 3 * HIDDEN, output.to(number), inside)
+        _store(gate, HIDDEN, inside, enter, forget, candidate, output)
         tl.store(cells + state, c.to(number), inside)
         tl.store(hidden + state, h, inside)
         gate = following
@@ -246,19 +246,13 @@ def _backward(
     square = (unit_out < HIDDEN)[:, None] & (unit < HIDDEN)[None, :]
     weight = recurrent + model * recurrent_model + unit_out[:, None] * HIDDEN + unit[None, :]
     if STAY:
-        of_enter = tl.load(weight, square, 0.0)
-        of_forget = tl.load(weight + HIDDEN * HIDDEN, square, 0.0)
-        of_candidate = tl.load(weight + 2 * HIDDEN * HIDDEN, square, 0.0)
-        of_output = tl.load(weight + 3 * HIDDEN * HIDDEN, square, 0.0)
+        of_enter, of_forget, of_candidate, of_output = _load(weight, HIDDEN * HIDDEN, square)
 
     at = (model * steps + steps - 1) * rows + row
     gate = gates + at[:, None] * 4 * HIDDEN + unit[None, :]
     state = at[:, None] * HIDDEN + unit[None, :]
     number = gates.dtype.element_ty
-    next_enter = tl.load(gate, inside, 0.0)
-    next_forget = tl.load(gate + HIDDEN, inside, 0.0)
-    next_candidate = tl.load(gate + 2 * HIDDEN, inside, 0.0)
-    next_output = tl.load(gate + 3 * HIDDEN, inside, 0.0)
+    next_enter, next_forget, next_candidate, next_output = _load(gate, HIDDEN, inside)
     next_grad = tl.load(grad + state, inside, 0.0)
     cell = tl.load(cells + state, inside, 0.0)
     next_before = tl.load(cells + state - rows * HIDDEN, inside & (steps > 1), 0.0)
@@ -276,10 +270,7 @@ def _backward(
         following = gate - rows * 4 * HIDDEN
         state -= rows * HIDDEN
         more = inside & (step + 1 < steps)
-        next_enter = tl.load(following, more, 0.0)
-        next_forget = tl.load(following + HIDDEN, more, 0.0)
-        next_candidate = tl.load(following + 2 * HIDDEN, more, 0.0)
-        next_output = tl.load(following + 3 * HIDDEN, more, 0.0)
+        next_enter, next_forget, next_candidate, next_output = _load(following, HIDDEN, more)
         next_grad = tl.load(grad + state, more, 0.0)
         next_before = tl.load(cells + state - rows * HIDDEN, inside & (step + 2 < steps), 0.0)
         squashed = _tanh(cell.to(tl.float32))
@@ -288,10 +279,7 @@ def _backward(
         grad_forget = (grad_c * before.to(tl.float32) * forget * (1 - forget)).to(number)
         grad_candidate = (grad_c * enter * (1 - candidate * candidate)).to(number)
         grad_output = (grad_h * squashed * output * (1 - output)).to(number)
-        tl.store(gate, grad_enter, inside)
-        tl.store(gate + HIDDEN, grad_forget, inside)
-        tl.store(gate + 2 * HIDDEN, grad_candidate, inside)
-        tl.store(gate + 3 * HIDDEN, grad_output, inside)
+        _store(gate, HIDDEN, inside, grad_enter, grad_forget, grad_candidate, grad_output)
         sum_enter += grad_enter.to(tl.float32)
         sum_forget += grad_forget.to(tl.float32)
         sum_candidate += grad_candidate.to(tl.float32)
@@ -299,20 +287,20 @@ def _backward(
         grad_c *= forget
         cell = before
         if not STAY:
-            of_enter = tl.load(weight, square, 0.0)
-            of_forget = tl.load(weight + HIDDEN * HIDDEN, square, 0.0)
-            of_candidate = tl.load(weight + 2 * HIDDEN * HIDDEN, square, 0.0)
-            of_output = tl.load(weight + 3 * HIDDEN * HIDDEN, square, 0.0)
+            of_enter, of_forget, of_candidate, of_output = _load(weight, HIDDEN * HIDDEN, square)
         grad_h = _product(grad_enter, of_enter, tl.zeros((ROWS, UNITS), tl.float32))
         grad_h = _product(grad_forget, of_forget, grad_h)
         grad_h = _product(grad_candidate, of_candidate, grad_h)
         grad_h = _product(grad_output, of_output, grad_h)
         gate = following
     of_program = sums + (model * tl.num_programs(0) + tl.program_id(0)) * 4 * HIDDEN + unit
-    tl.store(of_program, tl.sum(sum_enter, 0), unit < HIDDEN)
-    tl.store(of_program + HIDDEN, tl.sum(sum_forget, 0), unit < HIDDEN)
-    tl.store(of_program + 2 * HIDDEN, tl.sum(sum_candidate, 0), unit < HIDDEN)
-    tl.store(of_program + 3 * HIDDEN, tl.sum(sum_output, 0), unit < HIDDEN)
+    sums_of_unit = (
+        tl.sum(sum_enter, 0),
+        tl.sum(sum_forget, 0),
+        tl.sum(sum_candidate, 0),
+        tl.sum(sum_output, 0),
+    )
+    _store(of_program, HIDDEN, unit < HIDDEN, *sums_of_unit)
 
 
 @triton.jit

@@ -187,11 +187,13 @@ class TorchRun:
 
     def _is_over(self, *, alive: bool) -> bool:
         """Return whether this start has ended without the end of its piece."""
-        if not alive and any(rank.connection.poll() for rank in self._ranks.values()):
-            return False
-        if not alive and self._lacks_the_cause:
+        if not alive:
+            if any(rank.connection.poll() for rank in self._ranks.values()):
+                return False
+            if not self._lacks_the_cause:
+                return True
             self._stops_at = min(self._stops_at, self._clock() + FOLLOWS_SECONDS)
-        return self._clock() >= self._stops_at or not (alive or self._lacks_the_cause)
+        return self._clock() >= self._stops_at
 
     @property
     def _lacks_the_cause(self) -> bool:

@@ -1,4 +1,4 @@
-"""What the supervisor sends to every worker, or rank, of a training, and the training's result."""
+"""Messages of the supervisor to workers and ranks, and the result of a training."""
 
 from __future__ import annotations
 
