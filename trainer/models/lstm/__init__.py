@@ -136,7 +136,7 @@ class LstmSettings(ModelSettings):
             workspace = number * (max(read) + (OUR_RESERVE + 2) * cells)
         if training.on_gpu:
             workspace += number * OUR_PARTS * 4 * self.hidden * (self.hidden + max(features, self.hidden))
-        else:  # a GPU has a bar's numbers in registers
+        else:  # a GPU has a bar's numbers in registers, or few of them
             workspace += OUR_BAR * FLOAT * reads * self.hidden
         # A fused pack's AdamW is written out; activations are gone by then.
         return Activations(kept=kept, workspace=max(workspace, OUR_UPDATE * FLOAT * weights - kept))

@@ -1,7 +1,7 @@
 """All bars of an LSTM layer's recurrence as one operation, forward and backward, for any number of models.
 
-On a GPU whose chip holds the weights it is one kernel (`kernels`); elsewhere bars follow one another in
-steps. Both sum and keep their states in float32 or better, whatever the numbers' type.
+On a GPU bars are computed by kernels of our own (`kernels`), elsewhere in torch's steps. Both sum and keep
+their states in float32 or better, whatever the numbers' type.
 
 Shapes: M models, T time steps, B batch, H hidden size. Gates are in torch's order: enter, forget, candidate,
 output.
@@ -114,19 +114,20 @@ def _states(gates_MTB4H: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 @cache
 def _kernels(device: torch.device, dtype: torch.dtype, hidden: int) -> ModuleType | None:
-    """Return our kernels if they work on a device for weights (4H, H) of this type, else None: its chip
-    cannot hold them, or Triton is not there, or finds no C compiler.
+    """Return our kernels if they work on a device for weights (4H, H) of this type, else None: they are not
+    for float64, or Triton is not there, or finds no C compiler.
     """
+    if dtype == torch.float64:
+        return None
     weights = torch.zeros(1, 4 * hidden, hidden, dtype=dtype, device=device)
     try:
         from trainer.models.lstm import kernels
 
-        if kernels.fits(weights):
-            kernels.try_out(weights)
-            return kernels
+        kernels.try_out(weights)
     except Exception as error:  # the first call compiles: whatever a compiler raises
-        warnings.warn(f"an LSTM's bars follow one another in steps: {error}", stacklevel=2)
-    return None
+        warnings.warn(f"an LSTM's bars are computed in torch's steps: {error}", stacklevel=2)
+        return None
+    return kernels
 
 
 def _forward_on_gpu(

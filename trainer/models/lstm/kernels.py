@@ -1,9 +1,12 @@
-"""The bars of an LSTM's recurrence as two Triton kernels, forward and backward, for many models at once.
+"""The bars of an LSTM's recurrence in Triton kernels, forward and backward, for many models at once.
 
-A program owns some rows of one model through all bars: the recurrent weights, where they fit, and the states
-stay on the chip, and of each bar only the gates, the cell state and the hidden state pass through memory.
-Products are summed in float32; those of float32 are taken as three of TF32 (error 2^-21, as of a product in
-float32).
+Of small models one kernel takes all bars. A program owns some rows of one model: the recurrent weights, where
+they fit, and the states stay on the chip, and of each bar only the gates, the cell state and the hidden state
+pass through memory. Products of float32 are taken as three of TF32 (error 2^-21, as of a product in float32).
+
+Of wider models, and on older chips, a bar is torch's product and one kernel for the rest.
+
+Both sum products in float32.
 
 Shapes: M models, T time steps, B batch, H hidden size, N programs of a model. Gates are in torch's order:
 enter, forget, candidate, output.
@@ -24,12 +27,11 @@ WARPS = 8
 UNITS = 64  # the most whose arithmetic has room in a program's registers; in half precision twice as many
 OLDEST = (8, 0)  # compute capability of the first matrix units for TF32 and bf16
 SPARE = 1 << 14  # bytes of a program's memory beside its weights
+CELLS = 512  # of a program that computes one bar
 
 
-def fits(recurrent_M4HH: torch.Tensor) -> bool:
-    """Return whether the kernels are for weights of this size and type on this device."""
-    if recurrent_M4HH.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        return False
+def all_bars_fit(recurrent_M4HH: torch.Tensor) -> bool:
+    """Return whether one kernel takes all bars with weights of this size and type on this device."""
     is_new = (
         recurrent_M4HH.device.type == "cpu"
         or torch.cuda.get_device_capability(recurrent_M4HH.device) >= OLDEST
@@ -40,7 +42,7 @@ def fits(recurrent_M4HH: torch.Tensor) -> bool:
 
 
 def try_out(recurrent_1_4HH: torch.Tensor) -> None:
-    """Compile both kernels and run them once; Triton raises what it will."""
+    """Compile the kernels for weights of this size and type and run them; Triton raises what it will."""
     _, gates, hidden = recurrent_1_4HH.shape
     gates_MTB4H = recurrent_1_4HH.new_zeros(1, 2, ROWS, gates)
     # As in use, each row of these begins at a whole unit of memory.
@@ -62,6 +64,28 @@ def forward_bars(
     bar, and the cell states after it.
     """
     models, steps, rows, hidden = hidden_MTBH.shape
+    if not all_bars_fit(recurrent_M4HH):
+        sums = cell_MBH = torch.empty(models, rows, hidden, dtype=torch.float32, device=gates_MTB4H.device)
+        for step in range(steps):
+            if step:
+                sums = _float32_product(hidden_MTBH[:, step - 1], recurrent_M4HH.transpose(1, 2))
+            _forward_bar[(triton.cdiv(rows * hidden, CELLS), models)](
+                sums,
+                gates_MTB4H,
+                bias_M4H,
+                earlier_MTBH,
+                hidden_MTBH,
+                cells_MTBH,
+                cell_MBH,
+                step,
+                steps,
+                rows,
+                bias_M4H.stride(0),
+                earlier_MTBH.stride(2),
+                HIDDEN=hidden,
+                CELLS=CELLS,
+            )
+        return
     _forward[(triton.cdiv(rows, ROWS), models)](
         gates_MTB4H,
         recurrent_M4HH,
@@ -88,6 +112,26 @@ def backward_bars(
     each program's rows (M, N, 4H) float32.
     """
     models, steps, rows, hidden = grad_MTBH.shape
+    if not all_bars_fit(recurrent_M4HH):
+        carried = grad_cell_MBH = torch.empty(
+            models, rows, hidden, dtype=torch.float32, device=grad_MTBH.device
+        )
+        for step in reversed(range(steps)):
+            if step + 1 < steps:
+                carried = _float32_product(gates_MTB4H[:, step + 1], recurrent_M4HH)
+            _backward_bar[(triton.cdiv(rows * hidden, CELLS), models)](
+                grad_MTBH,
+                carried,
+                gates_MTB4H,
+                cells_MTBH,
+                grad_cell_MBH,
+                step,
+                steps,
+                rows,
+                HIDDEN=hidden,
+                CELLS=CELLS,
+            )
+        return gates_MTB4H.flatten(1, 2).sum(1, keepdim=True, dtype=torch.float32)
     programs = triton.cdiv(rows, ROWS)
     sums_MN4H = torch.empty(models, programs, 4 * hidden, dtype=torch.float32, device=grad_MTBH.device)
     _backward[(programs, models)](
@@ -102,6 +146,12 @@ def backward_bars(
         **_options(recurrent_M4HH),
     )
     return sums_MN4H
+
+
+def _float32_product(left_MXY: torch.Tensor, right_MYZ: torch.Tensor) -> torch.Tensor:
+    if left_MXY.device.type == "cpu":  # Triton's interpreter
+        return torch.bmm(left_MXY.float(), right_MYZ.float())
+    return torch.bmm(left_MXY, right_MYZ, out_dtype=torch.float32)
 
 
 def _options(recurrent_M4HH: torch.Tensor) -> dict[str, Any]:
@@ -163,6 +213,27 @@ def _tanh(x):
     return tl.where(squared < 0.04, series, 2 * tl.sigmoid(2 * x) - 1)
 
 
+@triton.jit
+def _states(enter, forget, candidate, output, c):
+    """Return the gates, the cell state and the hidden state of a bar, of sums and the cell state before."""
+    enter, forget = tl.sigmoid(enter), tl.sigmoid(forget)
+    candidate, output = _tanh(candidate), tl.sigmoid(output)
+    c = forget * c + enter * candidate
+    return enter, forget, candidate, output, c, output * _tanh(c)
+
+
+@triton.jit
+def _gradients(enter, forget, candidate, output, cell, before, grad_h, grad_c):
+    """Return the gradients of a bar's four sums and of the cell state before it."""
+    squashed = _tanh(cell)
+    grad_c += grad_h * output * (1 - squashed * squashed)
+    grad_enter = grad_c * candidate * enter * (1 - enter)
+    grad_forget = grad_c * before * forget * (1 - forget)
+    grad_candidate = grad_c * enter * (1 - candidate * candidate)
+    grad_output = grad_h * squashed * output * (1 - output)
+    return grad_enter, grad_forget, grad_candidate, grad_output, grad_c * forget
+
+
 @triton.jit(do_not_specialize=["steps"])
 def _forward(
     gates,
@@ -211,12 +282,10 @@ def _forward(
         tl.store(before, h, inside)
         if not STAY:
             to_enter, to_forget, to_candidate, to_output = _load(weight, HIDDEN * HIDDEN, square)
-        enter = tl.sigmoid(_product(h, to_enter, enter))
-        forget = tl.sigmoid(_product(h, to_forget, forget))
-        candidate = _tanh(_product(h, to_candidate, candidate))
-        output = tl.sigmoid(_product(h, to_output, output))
-        c = forget * c + enter * candidate
-        h = (output * _tanh(c)).to(number)
+        enter, forget = _product(h, to_enter, enter), _product(h, to_forget, forget)
+        candidate, output = _product(h, to_candidate, candidate), _product(h, to_output, output)
+        enter, forget, candidate, output, c, h = _states(enter, forget, candidate, output, c)
+        h = h.to(number)
         _store(gate, HIDDEN, inside, enter, forget, candidate, output)
         tl.store(cells + state, c.to(number), inside)
         tl.store(hidden + state, h, inside)
@@ -273,18 +342,17 @@ def _backward(
         next_enter, next_forget, next_candidate, next_output = _load(following, HIDDEN, more)
         next_grad = tl.load(grad + state, more, 0.0)
         next_before = tl.load(cells + state - rows * HIDDEN, inside & (step + 2 < steps), 0.0)
-        squashed = _tanh(cell.to(tl.float32))
-        grad_c += grad_h * output * (1 - squashed * squashed)
-        grad_enter = (grad_c * candidate * enter * (1 - enter)).to(number)
-        grad_forget = (grad_c * before.to(tl.float32) * forget * (1 - forget)).to(number)
-        grad_candidate = (grad_c * enter * (1 - candidate * candidate)).to(number)
-        grad_output = (grad_h * squashed * output * (1 - output)).to(number)
+        wide, earlier = cell.to(tl.float32), before.to(tl.float32)
+        grad_enter, grad_forget, grad_candidate, grad_output, grad_c = _gradients(
+            enter, forget, candidate, output, wide, earlier, grad_h, grad_c
+        )
+        grad_enter, grad_forget = grad_enter.to(number), grad_forget.to(number)
+        grad_candidate, grad_output = grad_candidate.to(number), grad_output.to(number)
         _store(gate, HIDDEN, inside, grad_enter, grad_forget, grad_candidate, grad_output)
         sum_enter += grad_enter.to(tl.float32)
         sum_forget += grad_forget.to(tl.float32)
         sum_candidate += grad_candidate.to(tl.float32)
         sum_output += grad_output.to(tl.float32)
-        grad_c *= forget
         cell = before
         if not STAY:
             of_enter, of_forget, of_candidate, of_output = _load(weight, HIDDEN * HIDDEN, square)
@@ -307,3 +375,93 @@ def _backward(
 def _places(rows, ROWS: tl.constexpr, UNITS: tl.constexpr):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     return row, tl.arange(0, UNITS), tl.arange(0, UNITS)
+
+
+@triton.jit(do_not_specialize=["step", "steps"])
+def _forward_bar(
+    sums,
+    gates,
+    bias,
+    earlier,
+    hidden,
+    cells,
+    cell,
+    step,
+    steps,
+    rows,
+    bias_model,  # numbers from one model's to the next
+    earlier_row,  # and from one row to the next
+    HIDDEN: tl.constexpr,
+    CELLS: tl.constexpr,
+):
+    place, inside, row, unit, model = _cells(rows, HIDDEN, CELLS)
+    number = gates.dtype.element_ty
+    at = (model * steps + step) * rows + row
+    gate, state = gates + at * 4 * HIDDEN + unit, at * HIDDEN + unit
+    enter, forget, candidate, output = _load(gate, HIDDEN, inside)
+    bias_enter, bias_forget, bias_candidate, bias_output = _load(
+        bias + model * bias_model + unit, HIDDEN, inside
+    )
+    after_one = inside & (step > 0)
+    of_cell = cell + model * rows * HIDDEN + place
+    sum_enter, sum_forget, sum_candidate, sum_output = _load(
+        sums + (model * rows + row) * 4 * HIDDEN + unit, HIDDEN, after_one
+    )
+    sum_enter += enter.to(tl.float32) + bias_enter.to(tl.float32)
+    sum_forget += forget.to(tl.float32) + bias_forget.to(tl.float32)
+    sum_candidate += candidate.to(tl.float32) + bias_candidate.to(tl.float32)
+    sum_output += output.to(tl.float32) + bias_output.to(tl.float32)
+    enter, forget, candidate, output, c, h = _states(
+        sum_enter, sum_forget, sum_candidate, sum_output, tl.load(of_cell, after_one, 0.0)
+    )
+    h = h.to(number)
+    _store(gate, HIDDEN, inside, enter, forget, candidate, output)
+    tl.store(of_cell, c, inside)
+    tl.store(cells + state, c.to(number), inside)
+    tl.store(hidden + state, h, inside)
+    before = earlier + at * earlier_row + unit
+    tl.store(before, tl.zeros((CELLS,), number), inside & (step == 0))
+    tl.store(before + rows * earlier_row, h, inside & (step + 1 < steps))
+
+
+@triton.jit(do_not_specialize=["step", "steps"])
+def _backward_bar(
+    grad,
+    carried,
+    gates,
+    cells,
+    grad_cell,
+    step,
+    steps,
+    rows,
+    HIDDEN: tl.constexpr,
+    CELLS: tl.constexpr,
+):
+    place, inside, row, unit, model = _cells(rows, HIDDEN, CELLS)
+    at = (model * steps + step) * rows + row
+    gate, state = gates + at * 4 * HIDDEN + unit, at * HIDDEN + unit
+    of_bar = model * rows * HIDDEN + place
+    after = inside & (step + 1 < steps)
+    grad_h = tl.load(grad + state, inside, 0.0).to(tl.float32) + tl.load(carried + of_bar, after, 0.0)
+    enter, forget, candidate, output = _load(gate, HIDDEN, inside)
+    cell = tl.load(cells + state, inside, 0.0)
+    before = tl.load(cells + state - rows * HIDDEN, inside & (step > 0), 0.0)
+    grad_enter, grad_forget, grad_candidate, grad_output, grad_c = _gradients(
+        enter.to(tl.float32),
+        forget.to(tl.float32),
+        candidate.to(tl.float32),
+        output.to(tl.float32),
+        cell.to(tl.float32),
+        before.to(tl.float32),
+        grad_h,
+        tl.load(grad_cell + of_bar, after, 0.0),
+    )
+    _store(gate, HIDDEN, inside, grad_enter, grad_forget, grad_candidate, grad_output)
+    tl.store(grad_cell + of_bar, grad_c, inside)
+
+
+@triton.jit
+def _cells(rows, HIDDEN: tl.constexpr, CELLS: tl.constexpr):
+    """Return a program's cells of one bar: their places, whether they are any, rows, units, and the model."""
+    place = tl.program_id(0) * CELLS + tl.arange(0, CELLS)
+    return place, place < rows * HIDDEN, place // HIDDEN, place % HIDDEN, tl.program_id(1).to(tl.int64)
