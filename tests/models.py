@@ -16,6 +16,8 @@ from trainer.models import MODELS, network_of
 from trainer.store.card import Card, CardSeries
 from trainer.store.weights import save
 from trainer.targets import TARGETS
+from trainer.targets.losses import Losses
+from trainer.train.evaluate.evaluation import Compared
 from trainer.train.packs.tensors import tensors_of
 
 LOOKBACK = 20
@@ -98,3 +100,9 @@ def card_of(
         target_settings=home.card_keys(),
     )
     return replace(card, **keys)
+
+
+def losses_of(tested: Compared) -> Losses:
+    """Return the losses by cell that a card would have."""
+    values = tested.losses
+    return Losses(begins=tuple(values["begins"]), bars=tuple(values["bars"]), sums=values["sums"])

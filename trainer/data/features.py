@@ -128,12 +128,6 @@ def compute_features(candles: Candles) -> Tensor:
     return rows_NF
 
 
-def compute_exactly(candles: Candles, name: str) -> np.ndarray:
-    """Return a feature of the series' own bars (N,) float64, as it is before it is rounded."""
-    bars = FeatureBars(candles, head=max(WARMUP, LOOKBACK[name]))
-    return last(FORMULAS[TABLE[name].function](bars, TABLE[name].span), len(candles))
-
-
 def _write_features(candles: Candles, features: Sequence[str], rows_NF: Tensor) -> None:
     """Write the features, in their order.
 

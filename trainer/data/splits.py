@@ -40,11 +40,6 @@ class Spans:
         """Return the spans with their names."""
         return (("train", self.train), ("validation", self.validation), ("test", self.test))
 
-    @property
-    def train_parts(self) -> tuple[Span, ...]:
-        """Return the parts of training that have bars, oldest first."""
-        return tuple(part for part in (self.train, self.after) if len(part))
-
 
 def split(
     num_bars: int, *, validation_fraction: float, test_fraction: float, embargo: int, first: int = 0

@@ -40,13 +40,6 @@ class Losses:
                 if sums is not None and (len(sums) != cells or not all(map(math.isfinite, sums))):
                     raise ValueError(f"{score} of {name} has no finite sum in each of {cells} cells")
 
-    @classmethod
-    def of_card(cls, values: Mapping[str, Any]) -> Self:
-        """Return the losses that a card has. Raises ValueError for a card without any."""
-        if not values:
-            raise ValueError("the card has no losses by cell")
-        return cls(begins=tuple(values["begins"]), bars=tuple(values["bars"]), sums=values["sums"])
-
     def shared(self, other: Losses) -> tuple[Self, Losses]:
         """Return both on the cells that begin together and in which both scored as many bars."""
         theirs = set(zip(other.begins, other.bars, strict=True))

@@ -59,7 +59,7 @@ def test_tests_of_k_folds_tile_the_bars_between_purged_training() -> None:
     # The first test has nothing before it: validation follows, past the embargo and what inputs reach back.
     assert folds[0].validation == Span(start=375, stop=475) and folds[0].after == Span(start=500, stop=1100)
     assert folds[2].validation == Span(start=500, stop=595)
-    assert folds[2].train_parts == (Span(start=100, stop=495), Span(start=875, stop=1100))
+    assert (folds[2].train, folds[2].after) == (Span(start=100, stop=495), Span(start=875, stop=1100))
     assert not len(folds[3].after)
 
 
@@ -95,7 +95,7 @@ def test_k_folds_hold_their_spans_apart(bars, folds, share, embargo, reach, firs
     assert not made or (made[0].test.start, made[-1].test.stop) == (first, max(first, bars))
     for fold in made:
         spans = sorted(
-            (one for one in (*fold.train_parts, fold.validation, fold.test) if len(one)),
+            (one for one in (fold.train, fold.after, fold.validation, fold.test) if len(one)),
             key=lambda one: one.start,
         )
         for one, later in zip(spans, spans[1:], strict=False):

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.coverage import GAINS
 from benchmarks.gate import replaced
+from tests.models import losses_of
 from trainer.targets import TARGETS
 from trainer.targets.gate import Decision, GateRule, decide
 from trainer.targets.logistic import logistic
@@ -156,7 +157,7 @@ def trained(rows: int, *, shuffled: bool = False, seed: int = 0) -> Losses:
     cells = Cells(of_bar=bars // 24, length="1 day", times=bars * 3_600 * 10**9)
     base = {"base_rate": np.full(5_000, float(ups[:4_000].mean()))}
     tested = compare(forecast, TARGET, ups[4_000:, None], cells=cells, forecasts=base)
-    return Losses.of_card(tested.losses)
+    return losses_of(tested)
 
 
 def test_shuffled_labels_and_a_tenth_of_the_data_are_kept_out():

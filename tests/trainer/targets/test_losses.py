@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.models import losses_of
 from trainer.targets import TARGETS
 from trainer.targets.losses import Losses, gain_of
 from trainer.targets.marks import judge
@@ -26,7 +27,7 @@ def test_gains_from_losses_are_those_of_the_metrics():
     cells = Cells(of_bar=np.arange(bars) // 20, length="20 bars", times=np.arange(bars) * DAY * 10**9)
     forecasts = {"mean": np.zeros(bars), "linear": 0.1 * labels + random.normal(size=bars)}
     tested = compare(0.3 * labels, TARGET, labels[:, None], cells=cells, forecasts=forecasts)
-    again = Losses.of_card(tested.losses).gains({"mse": True})
+    again = losses_of(tested).gains({"mse": True})
     for name, its in tested.scores["better"].items():
         assert again[name]["mse"] == pytest.approx(its["mse"], rel=1e-6)
     about = TARGET.about()
@@ -67,5 +68,3 @@ def test_what_has_no_sum_in_each_cell_is_refused(broken):
     Losses(**whole)
     with pytest.raises(ValueError, match="cell|score|order|sum"):
         Losses(**{**whole, **broken})
-    with pytest.raises(ValueError, match="no losses"):
-        Losses.of_card({})

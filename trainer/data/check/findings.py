@@ -92,11 +92,6 @@ class SymbolCheck:
         """Return whether a training leaves it out."""
         return any(finding.training == REFUSED for finding in self.findings)
 
-    @property
-    def is_fixable(self) -> bool:
-        """Return whether --fix repairs everything that training refuses."""
-        return all(finding.fix for finding in self.findings if finding.training == REFUSED)
-
     def without_bars(self) -> SymbolCheck:
         """Return it without its bars and the times of its findings."""
         findings = tuple(replace(finding, times=_no_times()) for finding in self.findings)

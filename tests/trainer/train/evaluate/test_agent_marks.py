@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.models import losses_of
 from trainer.data.read.candles import Candles
 from trainer.targets.gate import GateRule, decide
-from trainer.targets.losses import Losses
 from trainer.targets.marks import judge
 from trainer.targets.position import Position
 from trainer.targets.scoring import Rows
@@ -106,8 +106,8 @@ def test_who_trades_at_a_seen_close_is_never_promoted():
         target = Position(fill=fill)
         rows = rows_of(target, walk(1))
         tested = evaluate(knowing(target, rows), target, rows)
-        losses = Losses.of_card(tested.losses)
-        poor = Losses.of_card(evaluate(policy(target, 0), target, rows).losses)
+        losses = losses_of(tested)
+        poor = losses_of(evaluate(policy(target, 0), target, rows))
         for champion in (None, poor):
             decision = decide(
                 target, GateRule(least_cells=20), challenger=losses, champion=champion, challenge=1
