@@ -337,7 +337,10 @@ class PlainNet(nn.Module):
     def __init__(self, member: Member, job: Job) -> None:
         super().__init__()
         model = new_model(member, job)
-        self.lstm = nn.LSTM(member.rows_TF.shape[1], job.model.hidden, job.model.layers).to(member.rows_TF)
+        layers = job.model.layers
+        dropout = job.model.dropout if layers > 1 else 0.0
+        self.lstm = nn.LSTM(member.rows_TF.shape[1], job.model.hidden, layers, dropout=dropout)
+        self.lstm.to(member.rows_TF)
         self.head = nn.Linear(job.model.hidden, 1).to(member.rows_TF)
         state = model.state_dict()
         self.head.load_state_dict({"weight": state["head.weight"], "bias": state["head.bias"]})

@@ -5,8 +5,9 @@
 Trains an LSTM a symbol, one after another, on the rows, labels and split that ours trains on, with the same
 network, optimizer, batch, clipping and epochs: a Dataset of windows and its DataLoader, a validation each
 epoch, then the best weights' outputs on validation and test. It makes no baselines, scores or cards.
-`--our-set-up` gives it a worker's: one thread, and an allocator that keeps freed memory. Lightning is not
-installed with Mayfly: pip install --no-deps -r benchmarks/requirements.lock, into an environment of its own.
+`--our-set-up` gives it a worker's: one thread, an allocator that keeps freed memory, and neither progress bar
+nor logger, which are among its defaults. Lightning is not installed with Mayfly: pip install --no-deps -r
+benchmarks/requirements.lock, into an environment of its own.
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ from trainer.train.piece import open_piece
 from trainer.train.run import Run
 
 EVALUATED = 256  # windows of a batch of validation and test
+BARE: dict[str, Any] = {  # a Trainer that shows and logs nothing, as a worker
+    "logger": False,
+    "num_sanity_val_steps": 0,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
 
 
 def train_by_lightning() -> None:
@@ -58,13 +65,21 @@ def train_by_lightning() -> None:
             opened = open_piece(piece, job, read_source(piece, job, data))
             (series,) = opened.data.series
             rows = {span: series.starts[span] for span in ("validation", "test")}
-            train(pytorch_lightning, job, opened.run, torch.from_numpy(series.labels_TK), rows)
+            labels_TK = torch.from_numpy(series.labels_TK)
+            train(pytorch_lightning, job, opened.run, labels_TK, rows, BARE if asked.our_set_up else {})
 
 
 def train(
-    lightning: Any, job: Job, run: Run, labels_TK: torch.Tensor, starts: dict[str, torch.Tensor]
+    lightning: Any,
+    job: Job,
+    run: Run,
+    labels_TK: torch.Tensor,
+    starts: dict[str, torch.Tensor],
+    settings: dict[str, Any],
 ) -> list[torch.Tensor]:
-    """Train one network; return its best weights' outputs on validation and test."""
+    """Train one network, its Trainer with such settings; return its best weights' outputs on validation and
+    test.
+    """
     loss_of = loss_for(job)
 
     class Module(lightning.LightningModule):  # type: ignore[name-defined, misc]
@@ -103,10 +118,8 @@ def train(
             gradient_clip_val=job.train.clip_norm,
             accelerator="cpu",
             callbacks=[best],
-            logger=False,
-            num_sanity_val_steps=0,
-            enable_progress_bar=False,
-            enable_model_summary=False,
+            default_root_dir=folder,
+            **settings,
         )
         module = Module(run.member)
         validation = loader(starts["validation"], EVALUATED)
