@@ -138,6 +138,7 @@ def _compare(kernels: Any, shape: tuple[int, int, int, int], dtype: torch.dtype,
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels themselves are tested")
 @pytest.mark.slow
 def test_kernels_compute_what_the_steps_compute() -> None:
     """In a process of its own, since the interpreter is for all kernels of a process."""
