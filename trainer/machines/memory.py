@@ -35,7 +35,7 @@ REFERENCE_FEATURES, REFERENCE_BATCH = 37, 256
 LANE_COPIES = 4  # weights, gradients, two moments
 # And modules for evaluation, and temporaries of the update over all rows.
 STACKED_COPIES = LANE_COPIES + 1 + 6
-# cuBLAS's per stream: 8 MiB for the thread of each pass (train/precision.py)
+# cuBLAS's for each stream on which steps are recorded: 8 MiB for the thread of each pass (train/precision.py)
 STREAM_WORKSPACE = 2 * 8 * 2**20
 
 
@@ -105,8 +105,6 @@ def _footprint(job: Job, *, features: int, bars: int, reads: int, on_gpu: bool, 
         on_gpu=on_gpu,
     )
     part = cost.activations(training, reads)
-    # One stream per model.
-    streams = stacked and not fused and on_gpu and job.expert.strategy in ("auto", "streams")
     weights, trained = FLOAT * cost.weights, FLOAT * cost.trained
     averages = 1 if job.train.ema else 0
     copies = STACKED_COPIES if stacked else LANE_COPIES - (1 if cost.counts_gradients else 0)
@@ -117,7 +115,7 @@ def _footprint(job: Job, *, features: int, bars: int, reads: int, on_gpu: bool, 
         weights=(1 + averages) * weights + (copies - 1) * trained,
         copies=checkpoint_bytes(job, features=features) if job.train.checkpoint_seconds else weights,
         kept=part.kept,
-        workspace=part.workspace + (STREAM_WORKSPACE if streams else 0),
+        workspace=part.workspace + (STREAM_WORKSPACE if on_gpu and not fused else 0),
         assumed=part.assumed,
     )
 
