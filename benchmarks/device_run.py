@@ -4,9 +4,10 @@
     python -m benchmarks.device_run --quick                       2 symbols of 4,000 bars, on any machine
 
 `steps` are the seconds that the training's windows take at the rate of its own trial; `over` is the whole
-command's time over them. The times in between are those of its events: until `started` it imports, reads and
-has its trial; until the last epoch it trains and validates; then it scores. Data are synthetic, and made
-before. benchmarks.whole_run splits a run on a CPU by phase. Writes benchmarks/results/device_run.json.
+command's time over them. The times in between are those of its events: until `tuned` it imports, reads and
+has its trial; first steps are told when a pack has taken some; until the last epoch it trains and validates;
+then it scores. Data are synthetic, and made before. benchmarks.whole_run splits a run on a CPU by phase.
+Writes benchmarks/results/device_run.json.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from benchmarks.rounds import machine, write
 from trainer.bars.document import read_plan
 
 SETTINGS = ("model.hidden=64", "train.batch=256", "train.patience=100", "expert.tune=always")
+REACHED = ("tuned", "start", "first_steps", "first_epoch")  # of the figures, in this order
 
 
 def main() -> None:
@@ -43,7 +45,8 @@ def main() -> None:
         settings += ["model.hidden=8", "model.lookback=10"]
     with tempfile.TemporaryDirectory(prefix="device-run-") as place:
         found = _run(Path(place), asked, settings)
-    times = f"{found['start']:.1f} s until it trains, {found['end']:.1f} s after the last epoch"
+    reached = ", ".join(f"{name.replace('_', ' ')} at {found[name]:.1f}" for name in REACHED)
+    times = f"{reached} s, {found['end']:.1f} s after the last epoch"
     print(
         f"{asked.symbols} models, {found['windows']:,} windows by {found['strategy']}: {found['seconds']} s,"
     )
@@ -71,14 +74,16 @@ def figures_of(
     events: Sequence[dict[str, Any]], *, began: float, seconds: float, windows: int
 ) -> dict[str, Any]:
     """Return a training's figures from its events. `began`: Unix time of the command."""
-    times: dict[str, float] = {}  # of the last event of each kind
+    first: dict[str, float] = {}  # seconds since then of the first and last event of each kind
+    last: dict[str, float] = {}
     for event in events:
-        times[event["event"]] = datetime.fromisoformat(event["time"]).timestamp()
+        at = datetime.fromisoformat(event["time"]).timestamp() - began
+        first.setdefault(event["event"], at)
+        last[event["event"]] = at
     (tuned,) = (event for event in events if event["event"] == "tuned")
     best = tuned["timings"][0]
     devices = next(event["workers"] for event in events if event["event"] == "started")
     steps = windows / best["windows_per_second"] / devices
-    start = times["started"] - began
     return {
         "windows": windows,
         "strategy": best["strategy"],
@@ -86,9 +91,12 @@ def figures_of(
         "seconds": round(seconds, 2),
         "steps": round(steps, 2),
         "over": round(seconds / steps, 3),
-        "start": round(start, 2),
-        "training": round(times["epoch"] - times["started"], 2),
-        "end": round(began + seconds - times["epoch"], 2),
+        "tuned": round(last["tuned"], 2),
+        "start": round(last["started"], 2),
+        "first_steps": round(first["first_steps"], 2),
+        "first_epoch": round(first["epoch"], 2),
+        "training": round(last["epoch"] - last["started"], 2),
+        "end": round(seconds - last["epoch"], 2),
     }
 
 

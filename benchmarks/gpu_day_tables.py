@@ -133,7 +133,9 @@ def _device_run(found: Mapping[str, Any]) -> Iterator[dict[str, str]]:
         "seconds": f"{found['seconds']:.1f}",
         "of steps": f"{found['steps']:.1f}",
         "over its steps": f"{found['over']:.2f}",
-        "until it trains": f"{found['start']:.1f}",
+        "trial over at": f"{found['tuned']:.1f}",
+        "first steps told at": f"{found['first_steps']:.1f}",
+        "a first epoch at": f"{found['first_epoch']:.1f}",
         "after the last epoch": f"{found['end']:.1f}",
     }
 

@@ -129,12 +129,19 @@ def test_a_runs_time_is_compared_with_that_of_its_steps():
     events = [
         at(103, "tuned", timings=[best, {"strategy": "fused"}]),
         at(104, "started", workers=1),
+        *(at(second, "first_steps") for second in (105, 108)),
         *(at(second, "epoch") for second in (106, 110)),
         at(111, "ended"),
     ]
     found = figures_of(events, began=100.0, seconds=12.0, windows=800_000)
     assert (found["steps"], found["over"], found["strategy"]) == (8.0, 1.5, "streams")
-    assert (found["start"], found["training"], found["end"]) == (4.0, 6.0, 2.0)
+    assert (found["tuned"], found["start"], found["first_steps"], found["first_epoch"]) == (
+        3.0,
+        4.0,
+        5.0,
+        6.0,
+    )
+    assert (found["training"], found["end"]) == (6.0, 2.0)
 
 
 @pytest.mark.nightly
