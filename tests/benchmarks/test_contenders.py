@@ -56,6 +56,14 @@ def test_the_plain_model_starts_and_computes_as_ours():
     torch.testing.assert_close(PlainNet(member, JOB)(x_TBF), expected)
 
 
+@pytest.mark.parametrize(("layers", "dropped"), [(1, 0), (2, 0.25)])
+def test_the_plain_model_has_the_jobs_dropout_between_layers(layers, dropped):
+    """As ours: a run beside one that draws no masks would not be the same work."""
+    job = job_of(hidden=8, layers=layers, batch=16, lookback=10, dropout=0.25)
+    net = PlainNet(Share(rows=ROWS[:1], first=0).members()[0], job)
+    assert net.lstm.dropout == dropped
+
+
 def test_a_model_draws_the_same_windows_in_any_process():
     together = batches(Share(rows=ROWS, first=0).members(), JOB, 4)
     apart = [batches(share.members(), JOB, 4)[0] for share in in_order(ROWS, 3)]
