@@ -9,20 +9,17 @@ import hashlib
 import io
 import json
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from tests.chaos.aws import Aws, failure
 from tests.chaos.run import ROLE, RUN, WORKS, checkpoint, done_in, done_of_each, model_name
 from tests.chaos.schedule import BOOT_SECONDS, NodeLife
+from tests.chaos.sender import Sender
 from tests.pieces import named
 from trainer.base.errors import TrainerError
 from trainer.base.instants import iso
-from trainer.node.checkpoint_folder import Files, Unit
-from trainer.node.snapshots import Snapshots
 from trainer.rehearsal.world import Instance
 from trainer.runs.keys import NodeKeys
 from trainer.runs.lease import LEASE
@@ -38,36 +35,6 @@ STARTED = {"exit_code": 0, "starts": 1, "values": {}, "sha256": "", "best": {}, 
 
 class Lost(BaseException):
     """The machine is gone in the midst of what its node does."""
-
-
-class InMemory:
-    """The folder of a sender's files: one unit."""
-
-    too_many = None
-
-    def __init__(self, files: dict[str, bytes]) -> None:
-        self._files = files
-
-    def scan(self) -> dict[str, Unit]:
-        return {"": {path: (0, len(body), 0, 0) for path, body in self._files.items()}} if self._files else {}
-
-    def hashed(self, unit: Unit) -> Files:
-        return {path: (hashlib.sha256(self._files[path]).hexdigest(), unit[path][1]) for path in unit}
-
-
-class Sender(Snapshots):
-    """The product's sender of checkpoints, on files in memory."""
-
-    def __init__(self, machine: Machine) -> None:
-        identity = SimpleNamespace(keys=machine.keys, run_id=RUN, attempt=machine.attempt, spot_zone="")
-        node: Any = SimpleNamespace(
-            status=SimpleNamespace(identity=identity, phase="train", models=()), uplink=machine,
-            fail=machine.give_up, work=Path("/"),
-        )  # fmt: skip
-        super().__init__(node, Path("/"), clock=machine.seconds)
-        self.files: dict[str, bytes] = {}
-        self._folder: Any = self.files
-        self._there: Any = InMemory(self.files)
 
 
 class Machine:
@@ -495,8 +462,3 @@ class Machine:
             fate()
             raise Lost
         return version
-
-
-def files_in_memory(folder: Mapping[str, bytes], path: str) -> io.BytesIO:
-    """Open a file of a sender's folder."""
-    return io.BytesIO(folder[path])

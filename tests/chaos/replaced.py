@@ -11,8 +11,8 @@ from functools import cache, lru_cache
 from typing import Any
 
 from tests.chaos.aws import Aws
-from tests.chaos.nodes import files_in_memory
 from tests.chaos.schedule import Schedule
+from tests.chaos.sender import files_in_memory
 from trainer.base.strict_json import Fields, read_object
 from trainer.control import carry as carry_module
 from trainer.control import cloud as cloud_module
