@@ -156,9 +156,7 @@ def ranked(scripts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the ends of a script's values, or of trials by study, those that are done first and by the
     metric that most of them have, the best of them first; the others in their order.
     """
-    metrics = Counter(
-        item["best"]["metric"] for item in scripts if item["done"] and item["best"].get("better")
-    )
+    metrics = Counter(item["best"]["metric"] for item in scripts if item["done"] and item["best"])
     metric = metrics.most_common(1)[0][0] if metrics else ""
 
     def place(item: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -179,7 +177,7 @@ def is_whole(script: Mapping[str, Any]) -> bool:
 def winner(scripts: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Return the best of a script's values; None unless two or more are comparable."""
     first, *rest = ranked(scripts) or [{"best": {}}]
-    metric = first["best"].get("metric") if first["best"].get("better") else ""
+    metric = first["best"].get("metric")
     comparable = [item for item in rest if item["done"] and item["best"].get("metric") == metric]
     return first if metric and first["done"] and comparable else None
 

@@ -38,7 +38,7 @@ MODEL_STATES = ("waiting", "training", "scoring", "done", "failed")
 INPUT_COUNTS = ("s3_files", "s3_bytes", "cache_files", "cache_bytes", "cache_added", "cache_refused")
 CHECKPOINT_COUNTS = ("snapshots", "objects", "bytes")
 MOST_SENT = 10**15  # of each: a terabyte every two minutes for a day
-ENDS = ("min", "max", "")  # of a metric: the better one; "": of a receipt of an earlier version
+BETTER = ("min", "max")  # end of a metric
 UNITS = ("windows", "chunks", "steps")
 MOST_OUTPUTS = 10_000  # files that a script leaves
 MOST_OUTPUTS_BYTES = 16 * 1024 * 1024  # of their list; a file takes 400 bytes
@@ -298,7 +298,7 @@ def _read_best(fields: Fields) -> dict[str, Any]:
     if (value := fields.number("value")) is None:
         return {}
     metric = fields.text("metric", most=MOST_NAME)
-    return {"metric": metric, "value": value, "better": fields.choice("better", ENDS, "")}
+    return {"metric": metric, "value": value, "better": fields.choice("better", BETTER)}
 
 
 def read_error(fields: Fields) -> dict[str, Any] | None:

@@ -268,8 +268,7 @@ def test_values_are_sorted_by_their_score_and_the_best_wins():
     assert winner(of) == of[2]
     most = [value(name, score, better="max") for name, score in (("x", 0.1), ("y", 0.9))]
     assert [item["piece"] for item in ranked(most)] == ["y", "x"] and winner(most) == most[1]
-    old = [value("x", 0.5, better=""), value("y", 0.1, better="")]  # of an earlier version
-    for alone in (old, [], [of[0]], [of[0], of[1], of[3]], [value("x", None), value("y", None)]):
+    for alone in ([], [of[0]], [of[0], of[1], of[3]], [value("x", None), value("y", None)]):
         assert winner(alone) is None
 
 
