@@ -172,7 +172,7 @@ def call(request, attempts):
         try:
             return opener.open(request(), timeout=60)
         except OSError as error:  # HTTPError and time-outs; a tag may take a moment to appear
-            if attempt == attempts - 1 or getattr(error, "code", 500) in (401, 403):
+            if attempt == attempts - 1:
                 raise
             print(f"bootstrap: try {attempt + 1}: {error}", file=sys.stderr)
             time.sleep(0.2 * 2**attempt)
@@ -225,7 +225,7 @@ def s3(method, key, body=None):  # AWS Signature Version 4
     headers["authorization"] = (f"AWS4-HMAC-SHA256 Credential={credentials['AccessKeyId']}/{scope}, "
                                 f"SignedHeaders={names}, Signature={signing.hex()}")
     headers["content-type"] = "text/plain"  # else urllib says that it sends a form
-    # Up to 50 s: while versioning is new, S3 may answer 404 for an object that exists.
+    # Up to 50 s: while versioning is new, S3 may miss an object that exists, which is a 403 for who may not list.
     return call(lambda: urllib.request.Request(url.geturl(), data=body, headers=headers, method=method), attempts=9)
 
 
