@@ -324,8 +324,16 @@ def test_a_bundle_that_s3_does_not_show_yet_is_asked_for_again(refusal: int, tmp
     assert (done.returncode, (tmp_path / "bundle.zip").read_bytes()) == (0, b"code"), done.stderr
 
 
+def test_a_bundle_that_breaks_off_on_the_way_is_asked_for_again(tmp_path: Path) -> None:
+    answers = iter([(200, b"co"), (200, b"code")])
+    done = fetch(tmp_path / "bundle.zip", lambda: next(answers))
+    assert (done.returncode, (tmp_path / "bundle.zip").read_bytes()) == (0, b"code"), done.stderr
+
+
 def fetch(place: Path, answer: Callable[[], tuple[int, bytes]]) -> subprocess.CompletedProcess[str]:
-    """Have the bootstrap fetch a bundle, whose bytes are `code`, from an S3 that answers so."""
+    """Have the bootstrap fetch a bundle, whose bytes are `code`, from an S3 that answers so; a shorter answer
+    breaks off.
+    """
 
     class Aws(BaseHTTPRequestHandler):
         def do_PUT(self) -> None:  # noqa: N802, the library's name
@@ -333,14 +341,14 @@ def fetch(place: Path, answer: Callable[[], tuple[int, bytes]]) -> subprocess.Co
 
         def do_GET(self) -> None:  # noqa: N802
             if self.path == "/b/code/x":
-                self._say(*answer())
+                self._say(*answer(), length=4)
             else:
                 keys = b'{"AccessKeyId": "A", "SecretAccessKey": "s", "Token": "t"}'
                 self._say(200, keys if self.path.endswith("/role") else b"role")
 
-        def _say(self, status: int, body: bytes) -> None:
+        def _say(self, status: int, body: bytes, *, length: int | None = None) -> None:
             self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Length", str(length or len(body)))
             self.end_headers()
             self.wfile.write(body)
 
