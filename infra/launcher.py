@@ -242,10 +242,10 @@ def _launches(stack: Stack, launched_from: LaunchedFrom, limits: LaunchLimits) -
     made, fleet = [stack.arn("ec2", f"{kind}/*") for kind in _IN_TAGS], stack.arn("ec2", "fleet/*")
     templates = [stack.arn("ec2", f"launch-template/{one}") for one in launched_from.launch_templates]
     groups = (launched_from.security_group, *launched_from.cluster_groups)
-    # Of runs that train one model: each has a group of its own name (runs.record).
-    placement = (
-        [stack.arn("ec2", f"placement-group/{stack.prefix}-*")] if launched_from.cluster_groups else []
-    )
+    # Of runs that train one model: each has a group with the run's id in its name (runs.record), which begins
+    # with date and time. So stack `dev` does not reach the groups of stack `dev-2`.
+    group = stack.arn("ec2", f"placement-group/{stack.prefix}-????????-??????-*")
+    placement = [group] if launched_from.cluster_groups else []
     return [
         allow(
             "LaunchFromTheStack",

@@ -18,6 +18,7 @@ import pulumi_aws as aws
 from infra.attach import MODES, SSM, is_one_address
 from infra.launch_templates import GROUP_OF_RESERVATIONS, ONE_RESERVATION, OPEN
 from infra.stack import Stack
+from trainer.aws.stack_outputs import PROJECT
 from trainer.base.environment import aws_region
 from trainer.retrains.schedule import RetrainSchedule, read_schedules
 
@@ -71,7 +72,9 @@ _TYPE = r"[a-z][a-z0-9-]*\.[a-z0-9]+"
 # second time.
 _TAKEN = ("-prepare", "-retrains", "-score")
 RULES: Mapping[str, Rule] = {
-    "project": _NAME,
+    "project": Rule(
+        holds=PROJECT.__eq__, words=f"{PROJECT}, as `name` in Pulumi.yaml: commands look for its stacks alone"
+    ),
     "stack": Rule(
         holds=lambda name: _NAME.holds(name) and not name.endswith(_TAKEN),
         words=f"{_NAME.words}, ending with none of {', '.join(_TAKEN)}",

@@ -139,9 +139,18 @@ class SshAnswers(paramiko.ServerInterface):
 
 def _end(channel: paramiko.Channel, exit_code: int) -> None:
     """End a command, and leave it to the client to close the channel: our close could overtake the answer to
-    its request.
+    its request. One that a signal ended has no exit code (RFC 4254, section 6.10).
     """
     with suppress(OSError, EOFError):
+        if exit_code < 0:
+            told = paramiko.Message()
+            told.add_byte(bytes([paramiko.common.MSG_CHANNEL_REQUEST]))
+            told.add_int(channel.remote_chanid)
+            for part in ("exit-signal", False, "KILL", False, "", ""):
+                told.add_boolean(part) if isinstance(part, bool) else told.add_string(part)
+            channel.get_transport()._send_user_message(told)
+            channel.close()
+            return
         channel.send_exit_status(exit_code)
         channel.shutdown_write()
 

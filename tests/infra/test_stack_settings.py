@@ -112,6 +112,7 @@ def test_a_setting_out_of_range_is_a_clear_error(configure: Any) -> None:
         ("stack", "Dev"),
         ("stack", "a-stack-with-a-long-name"),
         ("project", "1mayfly"),
+        ("project", "trading"),  # no command would find its stacks
         ("owner", ""),
         ("owner", "two words"),
         ("max_lifetime_minutes", 5),

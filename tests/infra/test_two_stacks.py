@@ -38,7 +38,7 @@ SHARED = (
 def stack_of(name: str) -> Recorded:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(wheels, "files_of", lambda *_: {})  # what the zips hold is tested with the functions
-        more = {"account_budget": "10", "attach": "ssm", "storage": "efs-cache"}
+        more = {"account_budget": "10", "attach": "ssm", "storage": "efs-cache", "cluster": "true"}
         config = {"retrains": json.dumps(RETRAINS), "image_pipeline": "g4dn.xlarge", **more}
         return run_program(config, stack=name)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from tests.live.context import G_ON_DEMAND, G_SPOT, STANDARD, Live, require
 from tests.live.runs import RETRAIN, dry_run
-from trainer.aws.stack import PROJECT, read_stack
-from trainer.aws.stack_outputs import baked_parameter
+from trainer.aws.stack import read_stack
+from trainer.aws.stack_outputs import PROJECT, baked_parameter
 
 BUILD_TYPE = "g4dn.xlarge"
 # A stack's options, all at once. Pulumi makes numbers of whole numbers alone.

@@ -109,11 +109,11 @@ def _print(receive: Callable[[int], bytes], sink: BinaryIO) -> None:
 
 
 def _exit_code(channel: paramiko.Channel) -> int:
-    """Return the command's exit code. Raises ConnectionFailed if the connection ended before it."""
+    """Return the command's exit code. Raises ConnectionFailed if none came."""
     code: int = channel.recv_exit_status()
     channel.close()
     if code < 0:
-        raise ConnectionFailed(
-            "the connection ended before the command did", do="mayfly status RUN shows if the machine is up."
-        )
+        why = "a signal ended it, or the connection did"
+        do = "mayfly status RUN shows if the machine is up."
+        raise ConnectionFailed("the command ended without an exit code", why=why, do=do)
     return code

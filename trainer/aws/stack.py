@@ -9,10 +9,9 @@ from typing import Any
 
 from trainer.aws.access import Access, aws_error, error_code, user_session
 from trainer.aws.error_codes import NO_PARAMETER
-from trainer.aws.stack_outputs import StackOutputs, parameter_name
+from trainer.aws.stack_outputs import PROJECT, StackOutputs, parameter_name
 from trainer.base.errors import ConfigError, PermissionDenied, nearest
 
-PROJECT = "mayfly"
 REHEARSE = "or add --rehearse to run the same on this machine, without an account"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from trainer.base.errors import ConfigError
 
+PROJECT = "mayfly"  # name of the Pulumi program, by which commands find its stacks
 PARAMETER_LIMIT_BYTES = 4096  # SSM's standard tier, https://docs.aws.amazon.com/systems-manager/ (2026-11-20)
 # Names of alarms, each after "<project>-<stack>-".
 ALARMS = ("sweeper-silent", "control-silent", "instance-overdue", "dead-letters")

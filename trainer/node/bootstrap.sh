@@ -156,8 +156,9 @@ if sys.argv[1] == "run":  # a command for so many seconds; if it is late, or at 
                 os.killpg(child.pid, number)
                 child.wait(10)
 
-import datetime, email.utils, hashlib, hmac, json, urllib.error, urllib.parse, urllib.request
+import datetime, email.utils, hashlib, hmac, http.client, json, urllib.error, urllib.parse, urllib.request
 
+FAILED = (OSError, http.client.HTTPException)  # HTTPError, time-outs, an answer that breaks off
 IMDS = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254").rstrip("/")
 BUCKET, REGION = os.environ["MAYFLY_BUCKET"], os.environ["AWS_REGION"]
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -170,9 +171,10 @@ def clock():
 def call(request, attempts):
     for attempt in range(attempts):
         try:
-            return opener.open(request(), timeout=60)
-        except OSError as error:  # HTTPError and time-outs; a tag may take a moment to appear
-            if attempt == attempts - 1 or getattr(error, "code", 500) in (401, 403):
+            with opener.open(request(), timeout=60) as answer:
+                return answer.read()
+        except FAILED as error:  # a tag may take a moment to appear
+            if attempt == attempts - 1:
                 raise
             print(f"bootstrap: try {attempt + 1}: {error}", file=sys.stderr)
             time.sleep(0.2 * 2**attempt)
@@ -204,7 +206,7 @@ def metadata(path):
         token = opener.open(put, timeout=5).read().decode()
         return urllib.request.Request(f"{IMDS}/latest/meta-data/{path}", headers={"X-aws-ec2-metadata-token": token})
 
-    return call(with_token, attempts=6).read().decode()
+    return call(with_token, attempts=6).decode()
 
 
 def s3(method, key, body=None):  # AWS Signature Version 4
@@ -225,7 +227,7 @@ def s3(method, key, body=None):  # AWS Signature Version 4
     headers["authorization"] = (f"AWS4-HMAC-SHA256 Credential={credentials['AccessKeyId']}/{scope}, "
                                 f"SignedHeaders={names}, Signature={signing.hex()}")
     headers["content-type"] = "text/plain"  # else urllib says that it sends a form
-    # Up to 50 s: while versioning is new, S3 may answer 404 for an object that exists.
+    # Up to 50 s: while versioning is new, S3 may miss an object that exists, which is a 403 for who may not list.
     return call(lambda: urllib.request.Request(url.geturl(), data=body, headers=headers, method=method), attempts=9)
 
 
@@ -243,19 +245,17 @@ if sys.argv[1] == "tags":
         print(f"{name}={value}")
 elif sys.argv[1] == "clock":
     # asked in vain: it is right as a rule
-    with contextlib.suppress(OSError, TypeError, ValueError):
+    with contextlib.suppress(*FAILED, TypeError, ValueError):
         set_clock()
 elif sys.argv[1] == "get":
-    digest = hashlib.sha256()
     try:
-        with s3("GET", sys.argv[2]) as source, open(sys.argv[3], "wb") as target:
-            while block := source.read(1 << 20):
-                digest.update(block)
-                target.write(block)
-    except OSError as error:
+        content = s3("GET", sys.argv[2])
+    except FAILED as error:
         sys.exit(f"bootstrap: {sys.argv[2]} can't be fetched ({error}): launch again, which uploads it")
-    if digest.hexdigest() != sys.argv[4]:
-        sys.exit(f"bootstrap: {sys.argv[2]} has sha256 {digest.hexdigest()}, the tag says {sys.argv[4]}")
+    if (sha256 := hashlib.sha256(content).hexdigest()) != sys.argv[4]:
+        sys.exit(f"bootstrap: {sys.argv[2]} has sha256 {sha256}, the tag says {sys.argv[4]}")
+    with open(sys.argv[3], "wb") as target:
+        target.write(content)
 elif sys.argv[1] == "put":
     put_log(*sys.argv[2:])
 elif sys.argv[1] == "tell":  # the lease and the log, until the agent has a log of its own or the boot's time is over
@@ -272,7 +272,7 @@ elif sys.argv[1] == "tell":  # the lease and the log, until the agent has a log 
             if os.path.getsize(path) != sent:
                 sent = os.path.getsize(path)
                 put_log(log_key, path)
-        except OSError as error:  # HTTP's too
+        except FAILED as error:
             print(f"bootstrap: {error}", file=sys.stderr)
             time.sleep(10)
         time.sleep(0.5)

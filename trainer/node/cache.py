@@ -62,7 +62,10 @@ class InputCache:
                 return "refused"
             raise _unusable("an input could not be read", error) from error
         try:
-            status = os.fstat(source)
+            try:
+                status = os.fstat(source)
+            except OSError as error:  # NFS asks its server
+                raise _unusable("an input could not be read", error) from error
             if not stat.S_ISREG(status.st_mode) or status.st_size != entry.bytes:
                 return "refused"
             if self._copied(source, target, most=status.st_size) != entry.sha256:

@@ -24,6 +24,7 @@ from trainer.base.errors import ConfigError, TrainingFailed
 # another minor may differ in the last digits, and an older one may lack what the trainer calls.
 TORCH = "2.13"
 TRIED_SECONDS = 180.0  # for a smoke test in the middle of a run
+KILL_SECONDS = 10.0  # for killed processes to end
 GPUS = "index,name,memory.total"
 OWN_TORCH = (
     "Install Mayfly with its extra `train` in an environment of its own: docs/scripts-and-machines.md."
@@ -59,12 +60,30 @@ def nvidia_smi(fields: str, *, seconds: float = 60.0) -> list[list[str]]:
     """Return nvidia-smi's answer about each GPU as texts. Raises NoDriver if it fails."""
     query = ("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits")
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=seconds, check=True)
+        child = subprocess.Popen(query, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            listing, errors = child.communicate(timeout=seconds)
+        finally:
+            _end(child)
     except (OSError, subprocess.SubprocessError) as error:
-        said = str(getattr(error, "stderr", "") or getattr(error, "stdout", "") or error).strip().splitlines()
-        raise NoDriver(said[-1] if said else type(error).__name__) from error
-    rows = [[cell.strip() for cell in line.split(",")] for line in answer.stdout.splitlines()]
+        raise NoDriver(str(error)) from error
+    if child.returncode:
+        said = (errors or listing).strip().splitlines()
+        raise NoDriver(said[-1] if said else f"exit code {child.returncode}")
+    rows = [[cell.strip() for cell in line.split(",")] for line in listing.splitlines()]
     return [row for row in rows if row[0].isdecimal() and len(row) == 1 + fields.count(",")]
+
+
+def _end(*children: subprocess.Popen[str]) -> None:
+    """Kill processes, and wait for their end, but not for ever: no signal reaches one that waits for a GPU
+    that hangs, inside its driver.
+    """
+    for child in children:
+        child.kill()
+    ends = time.monotonic() + KILL_SECONDS
+    for child in children:
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(max(ends - time.monotonic(), 0.01))
 
 
 def find_devices(*, expected: int, place: Place, cores: int = 1) -> Devices:
@@ -175,6 +194,4 @@ def _tested(tests: Mapping[str, str], what: str, *, folder: Path, seconds: float
     except subprocess.TimeoutExpired as error:
         raise TrainingFailed(f"{what} hangs (no answer within {seconds:.0f} s)", do=do) from error
     finally:
-        for child in children.values():
-            child.kill()
-            child.wait()
+        _end(*children.values())

@@ -5,9 +5,12 @@ On the caller's own machine it is read from a file that `mayfly agent` wrote.
 
 from __future__ import annotations
 
+import http.client
 import json
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,6 +19,7 @@ from trainer.base.instants import from_iso
 from trainer.runs.keys import NodeKeys
 
 TOKEN_SECONDS = 300  # life of a session's token
+PAUSES = (0.2, 0.4, 0.8, 1.6, 3.2)  # seconds between tries: the service may fail or throttle for a moment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +52,18 @@ class NodeIdentity:
         )
 
 
-def read_identity(endpoint: str) -> NodeIdentity:
-    """Ask the metadata service at `endpoint`. Raises OSError when it does not answer."""
-    ask = Metadata(endpoint).ask
+def read_identity(endpoint: str, *, pause: Callable[[float], None] = time.sleep) -> NodeIdentity:
+    """Ask the metadata service at `endpoint`, again after PAUSES. Raises OSError when it does not answer."""
+    metadata = Metadata(endpoint)
+
+    def ask(path: str) -> str:
+        for seconds in PAUSES:
+            try:
+                return metadata.ask(path)
+            except (OSError, http.client.HTTPException):
+                pause(seconds)
+        return metadata.ask(path)
+
     is_spot = ask("instance-life-cycle") == "spot"
     return NodeIdentity(
         run_id=ask("tags/instance/run_id"),

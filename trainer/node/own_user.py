@@ -37,12 +37,16 @@ class OwnUser:
     gid: int
 
     def give(self, *folders: Path) -> None:
-        """Make this user the owner of folders and their contents."""
+        """Make this user the owner of folders and their contents.
+
+        From the inside out and by descriptors: other processes of the user may be at work, and put a link in
+        the place of what they own already.
+        """
         for folder in folders:
-            os.chown(folder, self.uid, self.gid)
-            for here, names, files in os.walk(folder):
+            for _, names, files, here in os.fwalk(folder, topdown=False):
                 for name in (*names, *files):
-                    os.chown(Path(here) / name, self.uid, self.gid, follow_symlinks=False)
+                    os.chown(name, self.uid, self.gid, dir_fd=here, follow_symlinks=False)
+            os.chown(folder, self.uid, self.gid)
 
     def kill_all(self, *marks: str) -> bool:
         """Kill every process of this user, or with marks those that have one; return whether none is left."""

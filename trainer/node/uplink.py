@@ -44,7 +44,7 @@ class Uplink:
     def __init__(self, access: Access, bucket: str) -> None:
         self.bucket = bucket
         self._access = access
-        # With short time-outs: a call that hangs would delay the next heartbeat, and the lease is 90 s.
+        # With short time-outs: a call that hangs would delay the next heartbeat, and the lease is 150 s.
         self._quick = access.client("s3", total_max_attempts=2, timeout_seconds=10)
         # Callers of this one retry by themselves, and can be stopped between two tries.
         self.s3 = access.client("s3", total_max_attempts=2, timeout_seconds=60)

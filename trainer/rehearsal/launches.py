@@ -158,10 +158,7 @@ def launch(
     _tag_parts(cloud, request, descriptions)
     profile = next((one["IamInstanceProfile"] for one in descriptions if "IamInstanceProfile" in one), None)
     addresses = {str(one.description.get("PrivateIpAddress")) for one in cloud.world.alive(now)}
-    profile = descriptions[0].get("IamInstanceProfile")  # moto gives it to the first alone
     for one in descriptions:
-        if profile:
-            one["IamInstanceProfile"] = profile
         if group:
             one["Placement"] = {**one["Placement"], "GroupName": group}
         one["PrivateIpAddress"] = loopback_address(one["InstanceId"], addresses)

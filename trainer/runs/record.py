@@ -142,8 +142,8 @@ class RunRecord:
 
     @property
     def placement_group(self) -> str:
-        """Return the name of the placement group of nodes that train one model, '' for other runs. IAM knows
-        it by its beginning.
+        """Return the name of the placement group of nodes that train one model, '' for other runs. IAM
+        knows it by its beginning, date and time of the run's id included.
         """
         return f"{self.project}-{self.stack}-{self.run_id}" if self.one_model else ""
 

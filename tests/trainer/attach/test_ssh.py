@@ -85,6 +85,13 @@ def test_a_command_has_its_streams_and_its_exit_code(server: SshServer, key: Pat
         assert run(transport, "head -c 300000 /dev/zero | tr '\\0' x")[1] == b"x" * 300_000
 
 
+def test_a_command_that_a_signal_ended_has_no_exit_code(server: SshServer, key: Path) -> None:
+    with connect(server, key) as transport:
+        with pytest.raises(ConnectionFailed, match="ended without an exit code.*a signal ended it, or"):
+            run(transport, "kill -KILL $$")
+        assert run(transport, "exit 3")[0] == 3, "the connection is as it was"
+
+
 def test_another_host_key_is_refused_before_anything_is_sent(
     server: SshServer, key: Path, tmp_path: Path
 ) -> None:

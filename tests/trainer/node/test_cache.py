@@ -189,6 +189,29 @@ def test_a_file_system_that_fails_in_the_middle_is_done_without(mount: Path, tmp
     assert origins.cache is None and "could not be read" in origins.to_dict()["cache_failed"]
 
 
+def test_an_entry_whose_handle_is_stale_comes_from_s3(
+    fill: Callable[..., Origins], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill()
+    opened, fstat = set[int](), os.fstat
+
+    def watched(path: Any, *arguments: Any, open_it: Any = os.open, **how: Any) -> int:
+        descriptor = open_it(path, *arguments, **how)
+        opened.update({descriptor} if how.get("dir_fd") and arguments[0] & os.O_NONBLOCK else ())
+        return int(descriptor)
+
+    def stale(descriptor: int) -> os.stat_result:
+        if descriptor in opened:  # an NFS server that forgot it, or is gone
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return fstat(descriptor)
+
+    monkeypatch.setattr("os.open", watched)
+    monkeypatch.setattr("os.fstat", stale)
+    origins = fill()
+    assert origins.counts["s3_files"] == 1
+    assert origins.to_dict()["cache_failed"] == "an input could not be read: Stale file handle"
+
+
 def test_unused_entries_of_the_cache_are_removed(fill: Callable[..., Origins], mount: Path) -> None:
     fill()
     used = only_entry(mount)

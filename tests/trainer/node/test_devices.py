@@ -18,11 +18,14 @@ from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.base.errors import ConfigError, TrainingFailed
 from trainer.node import agent
 from trainer.node.devices import (
+    GPUS,
     TORCH,
     Devices,
+    NoDriver,
     check_torch,
     find_devices,
     import_torch,
+    nvidia_smi,
     own_devices,
     smoke_test,
 )
@@ -34,14 +37,32 @@ FOUR = "".join(f"{index}, NVIDIA L4, 22888\n" for index in range(4))
 
 
 @pytest.fixture
-def lists(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Return a function that sets nvidia-smi's answer."""
+    return lambda listing: nvidia_smi_that(f"printf '%s' '{listing}'", tmp_path, monkeypatch)
 
-    def answer(listing: str) -> None:
-        answered = subprocess.CompletedProcess([], 0, stdout=listing)
-        monkeypatch.setattr(subprocess, "run", lambda *_, **__: answered)
 
-    return answer
+def nvidia_smi_that(does: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a program in nvidia-smi's place, a line of the shell."""
+    program = folder / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{does}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+class Stuck(subprocess.Popen[str]):
+    """A process that waits for a GPU that hangs, inside its driver: no signal ends it."""
+
+    def kill(self) -> None:
+        pass
+
+    def wait(self, timeout: float | None = None) -> int:
+        assert timeout is not None, "it is waited for as long as it likes"
+        raise subprocess.TimeoutExpired(self.args, timeout)
+
+    def __del__(self) -> None:
+        super().kill()
+        super().wait()
 
 
 def test_all_gpus_are_found_and_named_for_torch(lists) -> None:
@@ -53,10 +74,7 @@ def test_all_gpus_are_found_and_named_for_torch(lists) -> None:
 
 
 def test_a_type_without_gpus_is_its_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_driver(*_: object, **__: object) -> None:
-        raise FileNotFoundError("nvidia-smi")
-
-    monkeypatch.setattr(subprocess, "run", no_driver)
+    monkeypatch.setenv("PATH", "")
     devices = find_devices(expected=0, place=ACCOUNT)
     assert (devices.found, devices.kind, devices.names) == (1, "cpu", ("cpu",))
     with pytest.raises(TrainingFailed, match="nvidia-smi shows no GPU"):
@@ -83,6 +101,17 @@ def test_a_smoke_test_that_hangs_is_ended(tmp_path: Path) -> None:
     devices = Devices(expected=4, found=4, kind="cuda", note="")
     with pytest.raises(TrainingFailed, match="the smoke test hangs"):
         smoke_test(devices, folder=tmp_path, seconds=0)
+
+
+def test_a_process_that_a_hung_gpu_holds_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", Stuck)
+    with pytest.raises(TrainingFailed, match="the smoke test hangs"):
+        smoke_test(Devices(expected=1, found=1, kind="cuda", note=""), folder=tmp_path, seconds=0)
+    nvidia_smi_that("exec sleep 600", tmp_path, monkeypatch)
+    with pytest.raises(NoDriver, match="timed out"):
+        nvidia_smi(GPUS, seconds=0.01)
 
 
 def test_a_failed_smoke_test_names_the_device_and_its_last_line(

@@ -1,6 +1,7 @@
-"""The firewall rule of a script's own user, made by real tools in a network namespace that ends with its test.
+"""A script's own user: what it is given, and the firewall rule against it.
 
-There, an endpoint answers at the metadata service's address with credentials.
+The rule is made by real tools in a network namespace that ends with its test. There, an endpoint answers at
+the metadata service's address with credentials.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from trainer.node.own_user import OwnUser
 
 RULE = "iptables -I OUTPUT -d 169.254.169.254 -m owner --uid-owner 1 -j REJECT"
 IN_NAMESPACE = """
@@ -59,8 +62,8 @@ print(json.dumps({**told, "script": answer(64321), "agent": answer(0), "another"
 """
 
 
-@pytest.fixture(autouse=True)
-def needs() -> None:
+@pytest.fixture
+def namespaces() -> None:
     """Skip where there is no root, no tool, or a kernel without the owner match."""
     if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "iptables", "unshare"))):
         pytest.skip("needs root, ip, iptables and unshare")
@@ -77,13 +80,41 @@ def in_namespace(folder: Path, *not_run: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
+@pytest.mark.usefixtures("namespaces")
 def test_only_the_scripts_user_is_kept_from_credentials(tmp_path: Path) -> None:
     told = in_namespace(tmp_path)
     assert told["before"] == told["agent"] == told["another"] == "credentials"
     assert "Connection refused" in told["script"] and "error" not in told
 
 
+@pytest.mark.usefixtures("namespaces")
 def test_a_rule_without_effect_fails_the_run(tmp_path: Path) -> None:
     told = in_namespace(tmp_path, "iptables")
     assert "its user still reaches 169.254.169.254, despite the firewall rule" in told["error"]
     assert told["script"] == "credentials"
+
+
+def test_a_folder_swapped_for_a_link_leads_no_owner_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A value's copy of the files is given to the user while other values, maybe hostile, are at work."""
+    given, away, outside = (tmp_path / name for name in ("given", "away", "etc"))
+    for folder in (given / "module", outside):
+        folder.mkdir(parents=True)
+        for name in ("passwd", "shadow"):
+            (folder / name).write_text("root's")
+    user = OwnUser(uid=64321, gid=64321) if os.geteuid() == 0 else OwnUser(uid=os.geteuid(), gid=os.getegid())
+    before, chown = [file.stat() for file in sorted(outside.iterdir())], os.chown
+
+    def watched(path: Any, *owner: int, **how: Any) -> None:
+        chown(path, *owner, **how)
+        own = given.stat().st_uid == user.uid  # whoever owns a folder may replace what is in it
+        if own and not away.exists() and Path(path).name in ("passwd", "shadow"):
+            (given / "module").rename(away)
+            (given / "module").symlink_to(outside)
+
+    monkeypatch.setattr(os, "chown", watched)
+    user.give(given)
+    assert [file.stat() for file in sorted(outside.iterdir())] == before
+    module = given / "module" if not away.exists() else away
+    assert {one.stat().st_uid for one in (given, module, *module.iterdir())} == {user.uid}

@@ -5,7 +5,6 @@ desk.
 from __future__ import annotations
 
 import json
-import subprocess
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,11 @@ import pytest
 
 from tests.manifests import manifest
 from tests.nodes import node
+from tests.trainer.node.test_devices import nvidia_smi_that
 from tests.trainer.node.test_report import NOON, status
 from trainer.base.errors import Stopped
 from trainer.base.strict_json import Unsound
+from trainer.node import sampling
 from trainer.node.agent import finish, idle_seconds_of
 from trainer.node.report import lease, progress
 from trainer.node.sampling import IdleWatch, Sampling, cpu_sample, cpu_times, sample_gpus
@@ -48,32 +49,38 @@ def beat_of(sample: Any) -> Heartbeat:
     return heartbeat(read_lease(body, NOON), progress(node))
 
 
-def test_figures_that_a_driver_does_not_report_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(query: tuple[str, ...], **_: object) -> subprocess.CompletedProcess[str]:
-        assert "utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu" in query[1]
-        return subprocess.CompletedProcess(query, 0, stdout=LISTING)
-
-    monkeypatch.setattr(subprocess, "run", answer)
+def test_figures_that_a_driver_does_not_report_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = "--query-gpu=index,name,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu"
+    nvidia_smi_that(f"[ $1 = {asked} ] && printf '%s' '{LISTING}'", tmp_path, monkeypatch)
     (first, second), note = sample_gpus()
     assert (first, note) == (A10G, "")
     assert (second.use_percent, second.memory_used_mib, second.power_watts) == (None, 3, None)
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("does", "why"),
     [
-        FileNotFoundError(2, "No such file"),
-        subprocess.TimeoutExpired("nvidia-smi", 30),
-        subprocess.CalledProcessError(9, "nvidia-smi", stderr="GPU is lost"),
+        ("exec sleep 600", "timed out after 0.01 seconds"),
+        ("echo Unable to determine the device handle; echo GPU is lost >&2; exit 9", "GPU is lost"),
+        ("echo No devices were found; exit 6", "No devices were found"),
+        ("exit 9", "exit code 9"),
     ],
 )
-def test_a_driver_that_fails_is_a_note(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> Any:
-        raise error
-
-    monkeypatch.setattr(subprocess, "run", fail)
+def test_a_driver_that_fails_is_a_note(
+    does: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvidia_smi_that(does, tmp_path, monkeypatch)
+    if "sleep" in does:
+        monkeypatch.setattr(sampling, "ANSWER_SECONDS", 0.01)
     gpus, note = sample_gpus()
-    assert gpus == () and note.startswith("nvidia-smi shows no GPU: ")
+    assert gpus == () and note.startswith("nvidia-smi shows no GPU: ") and note.endswith(why)
+
+
+def test_a_machine_without_a_driver_has_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert sample_gpus()[1].startswith("nvidia-smi shows no GPU: ")
 
 
 def test_use_of_the_cores_is_that_between_two_readings(tmp_path: Path) -> None:
