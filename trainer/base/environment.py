@@ -30,16 +30,12 @@ PROCESSOR_SETTINGS = (
 def rehearsal_home() -> Path:
     """Return the folder of this desk's embedded AWS: in the platform's data folder, never inside a
     repository.
-
-    https://specifications.freedesktop.org/basedir-spec (a relative path there is ignored; looked up
-    2026-11-22).
     """
     if named := _path("MAYFLY_HOME"):
         return named.absolute()  # processes of ours work in other folders
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "mayfly"
-    data = Path(os.environ.get("XDG_DATA_HOME") or "")
-    return (data if data.is_absolute() else Path.home() / ".local" / "share") / "mayfly"
+    return _xdg_folder("XDG_DATA_HOME", ".local/share")
 
 
 def keys_folder() -> Path:
@@ -108,7 +104,7 @@ def uploads_folder() -> Path:
 
 
 def _caches() -> Path:
-    return (_path("XDG_CACHE_HOME") or Path.home() / ".cache") / "mayfly"
+    return _xdg_folder("XDG_CACHE_HOME", ".cache")
 
 
 def rehearses() -> bool:
@@ -131,11 +127,8 @@ def profiles_file() -> Path:
 
 
 def defaults_file() -> Path:
-    """Return the user's file of defaults; it may not exist. A relative XDG_CONFIG_HOME is ignored, as the
-    specification says.
-    """
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or "")
-    return (config if config.is_absolute() else Path.home() / ".config") / "mayfly" / "defaults.toml"
+    """Return the user's file of defaults; it may not exist."""
+    return _xdg_folder("XDG_CONFIG_HOME", ".config") / "defaults.toml"
 
 
 def gpu_profile() -> str:
@@ -393,6 +386,14 @@ def for_embedded_aws(*, source: str) -> dict[str, str]:
     `source` is the folder that this package is imported from; it comes first on the path.
     """
     return {**_without_prefixes("AWS_"), "PYTHONPATH": _python_path(source)}
+
+
+def _xdg_folder(name: str, default: str) -> Path:
+    """Return Mayfly's folder in a base folder of https://specifications.freedesktop.org/basedir-spec, which
+    ignores a variable with a relative path (looked up 2026-11-22).
+    """
+    base = Path(os.environ.get(name) or "")
+    return (base if base.is_absolute() else Path.home() / default) / "mayfly"
 
 
 def _path(name: str) -> Path | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -61,6 +61,7 @@ from trainer.targets.gate import decide
 
 SECOND = 1_000_000_000
 AT_ONCE = 10
+LONGEST_SECONDS = 3650 * 86_400.0  # that a challenger waits for newer bars, whatever its cells
 MOST_NAMED = 3  # pieces, in the sentence about a decision
 DO = "The champion stays; promote by hand if the model is wanted: mayfly models promote."
 
@@ -108,12 +109,17 @@ def challengers_run(home: RetrainHome, entry: ScheduledRun, schedule: RetrainSch
     """
     if schedule.gate != SHADOW:
         return entry.run_id
-    objects = home.cloud.objects
-    for earlier in reversed(home.entries(entry.retrain)):
+    objects, now = home.cloud.objects, home.cloud.now()
+    cells = _cell(job_from(_manifest(objects, entry.run_id).job)) * schedule.least_cells
+    needed = timedelta(seconds=min(cells, LONGEST_SECONDS))
+    # twice the time: the newest bars may be old, too
+    for earlier in reversed(home.entries(entry.retrain, back=2 * needed)):
         if earlier.scheduled_at >= entry.scheduled_at or earlier.state != "done" or not earlier.run_id:
             continue
         if objects.head(key=decisions_key(entry.retrain, earlier.run_id)) is not None:
             return ""  # those before it were passed over
+        if now - earlier.scheduled_at < needed:
+            continue  # it can't have enough yet
         job, asked, _ = _asked(home, entry, schedule, earlier.run_id)
         if any(_cells_left(job, asked, one) >= schedule.least_cells for one in asked.pieces):
             return earlier.run_id
@@ -121,9 +127,13 @@ def challengers_run(home: RetrainHome, entry: ScheduledRun, schedule: RetrainSch
 
 
 def _cells_left(job: Job, asked: Asked, piece: AskedPiece) -> float:
-    """Return at most how many cells lie after a piece's `since`: of a day, or of its labels' reach."""
-    cell = max(DAY, job.target.bars_ahead * step_of(job.data.timeframe)) / SECOND
-    return (asked.until - piece.since) / cell
+    """Return at most how many cells lie after a piece's `since`."""
+    return (asked.until - piece.since) / _cell(job)
+
+
+def _cell(job: Job) -> float:
+    """Return the seconds of a cell: a day, or the reach of a label where that is longer."""
+    return max(DAY, job.target.bars_ahead * step_of(job.data.timeframe)) / SECOND
 
 
 def _work(

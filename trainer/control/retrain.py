@@ -50,8 +50,9 @@ def advance(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
         following = _following(home, entry)
     except ConnectionFailed:
         raise
-    except TrainerError as error:
-        following = _unplanned(entry, error, home.cloud.now())
+    except TrainerError as error:  # what a run of it cost can't be read: its month counts the most
+        most = max(entry.spent_usd, entry.most_usd)
+        following = _unplanned(replace(entry, spent_usd=most), error, home.cloud.now())
     if following == entry:
         return entry
     try:

@@ -21,7 +21,8 @@ from trainer.retrains.entries import PREFIX, ScheduledRun, begin_entry, change_e
 from trainer.retrains.published import UnreadablePublication, read_published
 from trainer.retrains.schedule import is_name, read_schedules
 from trainer.retrains.summary import PersonMessage, repeated_summary, scheduled_summary
-from trainer.runs.stored_receipt import read_receipt
+from trainer.runs.receipt import Receipt
+from trainer.runs.stored_receipt import UnreadableReceipt, read_receipt
 
 GRACE = timedelta(minutes=15)  # how late the call of a scheduled time may come
 LOOKED_BACK = timedelta(days=8)  # how long a missed scheduled time is reported
@@ -127,12 +128,20 @@ def tell(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
         return entry
     entry, etag = read_entry(objects, key)
     schedule, others = home.schedule(entry.retrain), home.entries(entry.retrain, month_of=entry.scheduled_at)
-    receipt = read_receipt(objects, entry.run_id) if entry.run_id else None
+    receipt = _readable_receipt(home, entry.run_id) if entry.run_id else None
     done = [one.run_id for one in others if one.state == "done" and one.scheduled_at < entry.scheduled_at]
-    before = read_receipt(objects, done[-1]) if done and receipt else None
+    before = _readable_receipt(home, done[-1]) if done and receipt else None
     month = spent_in_month(schedule, entry, others) if schedule else 0.0
     home.publish(scheduled_summary(entry, schedule, receipt, before, month))
     return change_entry(objects, replace(entry, told_at=home.cloud.now()), etag, home.cloud.now())
+
+
+def _readable_receipt(home: RetrainHome, run_id: str) -> Receipt | None:
+    """Return a run's receipt; None for one that is missing, or of another version: a message does without."""
+    try:
+        return read_receipt(home.cloud.objects, run_id)
+    except UnreadableReceipt:
+        return None
 
 
 def publisher(access: Access, outputs: StackOutputs) -> Callable[[PersonMessage], None]:

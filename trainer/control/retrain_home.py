@@ -44,11 +44,14 @@ class RetrainHome:
         """Return the stack's schedule of that name."""
         return next((one for one in read_schedules(self.outputs.retrains) if one.name == name), None)
 
-    def entries(self, name: str, *, month_of: datetime | None = None) -> list[ScheduledRun]:
-        """Return a retrain's last entries, oldest first: all that may be open, and all of an instant's
-        calendar month.
+    def entries(
+        self, name: str, *, month_of: datetime | None = None, back: timedelta = timedelta(0)
+    ) -> list[ScheduledRun]:
+        """Return a retrain's last entries, oldest first: all that may be open, all of an instant's calendar
+        month, and all of the time `back` from now.
         """
-        since = self.cloud.now() - OPEN_AT_MOST - timedelta(minutes=self.outputs.max_lifetime_minutes)
+        longest_open = OPEN_AT_MOST + timedelta(minutes=self.outputs.max_lifetime_minutes)
+        since = self.cloud.now() - max(longest_open, back)
         schedule = self.schedule(name)
         if month_of is not None and schedule is not None:
             since = min(since, schedule.month_start(month_of))

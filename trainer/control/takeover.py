@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 from trainer.aws.objects import Conflict, Objects, Stored, given
 from trainer.base.errors import DataError
+from trainer.base.strict_json import Unsound
 from trainer.data.columns import told_parts
 from trainer.launch.inputs import MOST_INDEX_BYTES, RAW, describes, hash_key, index_key, read_summary
 from trainer.launch.tasks import UNCHECKED_FILE
@@ -162,11 +163,17 @@ def _there_before(
 
 
 def _unchecked(objects: Objects, record: RunRecord) -> dict[str, ManifestInput]:
-    """Return the files that a prepare run had to check, by key."""
+    """Return the files that a prepare run had to check, by key. Raises DataError for a manifest that can't be
+    read.
+    """
     stored = objects.get(key=manifest_key(record.run_id))
     if stored is None:
         return {}
-    manifest = read_manifest(stored.body)
+    try:
+        manifest = read_manifest(stored.body)
+    except Unsound as error:
+        what = f"cannot read the manifest of the prepare run {record.run_id}"
+        raise DataError(what, why=str(error), do="The next prepare run writes its own.") from error
     names = {f"{DATA}/{name}" for name in manifest.documents.get(UNCHECKED_FILE, ())}
     return {item.key: item for item in manifest.inputs if item.path in names}
 

@@ -19,6 +19,7 @@ from trainer.aws.objects import Objects, Stored, stored_of
 from trainer.aws.parts import Moved
 from trainer.aws.transfer import fetch_file
 from trainer.base.errors import ConfigError, DataError, TrainerError, UsageError, nearest
+from trainer.base.strict_json import Unsound
 from trainer.base.symbols import file_flaw
 from trainer.base.text import counted
 from trainer.launch.inputs import PARALLEL, RAW, Input, described, hash_of
@@ -96,11 +97,16 @@ def files_at(objects: Objects, data_set: str, at: datetime | None = None) -> tup
 
 def files_of_run(objects: Objects, run_id: str, data_set: str = "") -> tuple[SetFile, ...]:
     """Return the files of data sets that a run read, in the versions that its manifest pins; of one set if it
-    is named; without index entries. Raises DataError if there are none, UsageError for no such run.
+    is named; without index entries. Raises DataError if there are none, UsageError for no such run,
+    ConfigError for a manifest that can't be read.
     """
     if (stored := objects.get(key=manifest_key(run_id))) is None:
         read_record(objects, run_id)  # says which runs there are
-    pinned = read_manifest(stored.body).inputs if stored else ()
+    try:
+        pinned = read_manifest(stored.body).inputs if stored else ()
+    except Unsound as error:
+        what, do = f"cannot read the manifest of run {run_id}", "Name another run, or a time."
+        raise ConfigError(what, why=str(error), do=do) from error
     prefix = f"{RAW}{data_set}/" if data_set else RAW
     read = [item for item in pinned if item.key.startswith(prefix) and not item.key.startswith(f"{RAW}.")]
     if not read:

@@ -11,6 +11,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.aws.access import Access, error_code
 from trainer.base.errors import QuotaError
+from trainer.machines.cpu_types import cpu_types
 from trainer.machines.instances import catalogue
 from trainer.runs.attempts import Rung
 from trainer.runs.launching import QUOTA_CONSOLE
@@ -86,7 +87,7 @@ def read_quotas(
 
 
 def vcpus_in_use(access: Access, *, seconds: float) -> dict[str, int]:
-    """Return quota code -> vCPUs of the account's GPU instances in the region that count against it."""
+    """Return quota code -> vCPUs of the account's instances in the region that count against it."""
     ec2 = access.client("ec2", total_max_attempts=2, timeout_seconds=seconds)
     filters = [{"Name": "instance-state-name", "Values": list(COUNTED)}]
     pages = ec2.get_paginator("describe_instances").paginate(Filters=filters)
@@ -97,7 +98,7 @@ def counted(instances: Iterable[Any]) -> dict[str, int]:
     """Add up the vCPUs of described instances by quota; unknown types don't count."""
     used: dict[str, int] = {}
     for item in instances:
-        if known := catalogue().get(item["InstanceType"]):
+        if known := catalogue().get(item["InstanceType"]) or cpu_types().get(item["InstanceType"]):
             code = (
                 known.spot_quota_code
                 if item.get("InstanceLifecycle") == "spot"

@@ -170,8 +170,9 @@ def _listed(objects: Objects) -> RunIndex:
     written = {item.key: item.modified_at for item in objects.list(prefix="runs/")}
     records = {named[1]: at for key, at in written.items() if (named := _RECORD.fullmatch(key))}
     receipts = {run_id: written.get(f"runs/{run_id}/receipt.json") for run_id in records}
-    closed = [run_id for run_id, at in receipts.items() if at is not None and records[run_id] >= at]
-    return RunIndex(open=records).without(closed)
+    closed = {run_id for run_id, at in receipts.items() if at is not None and records[run_id] >= at}
+    is_open = {run_id: at for run_id, at in records.items() if run_id not in closed}
+    return RunIndex(open=is_open, ended=tuple(sorted(closed)[-LAST_ENDED:]))
 
 
 def _sound(stored: Stored | None) -> RunIndex | None:

@@ -10,7 +10,7 @@ from functools import partial
 
 from trainer.aws.objects import Objects
 from trainer.base.errors import TrainerError
-from trainer.runs.store import read_record
+from trainer.runs.store import read_record, record_key
 from trainer.runs.stored_receipt import read_receipt
 
 _PARALLEL = 8
@@ -47,7 +47,7 @@ class MonthOfRuns:
 
 
 def month_of_runs(objects: Objects, now: datetime) -> MonthOfRuns:
-    """Sum the runs of a bucket that began in this month: one or two requests for each of them."""
+    """Sum the runs of a bucket that began in this month: a request for each, three for an open one."""
     month = f"{now:%Y%m}"  # with which the ids of its runs begin
     ids = [month + rest for rest in objects.folders(prefix=f"runs/{month}")]
     with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
@@ -69,6 +69,8 @@ def _dollars(objects: Objects, run_id: str) -> tuple[float, float] | None:
     try:
         if receipt := read_receipt(objects, run_id):
             return float(receipt["dollars"]["spent_high"]), 0.0
+        if objects.head(key=record_key(run_id)) is None:  # its launch was killed as it began
+            return 0.0, 0.0
         record, _ = read_record(objects, run_id)
     except TrainerError:
         return None

@@ -8,7 +8,7 @@ nothing (`runs.spot_saving`). A call without an answer for which nobody looked i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -33,22 +33,18 @@ def spent(record: RunRecord, observed: Observation, now: datetime | None) -> tup
         least, most = billed_seconds(record, seen, observed, now)
         low += 0.0 if _spot_bill(record, seen, (least, most)).may_be_free else least / 3600 * price
         high += most / 3600 * price
-    return low, high + _perhaps_spent(record)
+    return low, high + sum(seconds / 3600 * rung.price_usd_per_hour for rung, seconds in _unseen(record))
 
 
-def _perhaps_spent(record: RunRecord) -> float:
-    """Return what instances can have cost that nobody saw: of calls without an answer, for which nobody
-    looked before AWS can have forgotten them.
+def _unseen(record: RunRecord) -> Iterator[tuple[Rung, float]]:
+    """Yield rung and seconds, of all nodes, of instances that can have lived unseen: of calls without an
+    answer, for which nobody looked before AWS can have forgotten them.
     """
-    launches = [launch for attempt in record.attempts for launch in attempt.launches]
-    return sum(
-        (min(launch.given_up_at, launch.deadline + LATEST_END) - launch.last_call_at).total_seconds()
-        / 3600
-        * record.ladder[launch.rung].price_usd_per_hour
-        * record.num_nodes
-        for launch in launches
-        if launch.given_up_at is not None and launch.given_up_at > launch.last_call_at + FORGOTTEN_AFTER
-    )
+    for launch in (one for attempt in record.attempts for one in attempt.launches):
+        if launch.given_up_at is not None and launch.given_up_at > launch.last_call_at + FORGOTTEN_AFTER:
+            until = min(launch.given_up_at, launch.deadline + LATEST_END)
+            seconds = (until - launch.last_call_at).total_seconds()
+            yield record.ladder[launch.rung], seconds * record.num_nodes
 
 
 def checkpoints_sent(observed: Observation, *, most_usd: float) -> dict[str, Any]:
@@ -87,13 +83,14 @@ def spot_saved(record: RunRecord, observed: Observation, now: datetime | None) -
 
 def budget_left(record: RunRecord, now: datetime) -> float:
     """Return what is left of the budget after every instance so far, each at its on-demand price until it was
-    seen to end. 0 or less: nothing is left.
+    seen to end, and those that can have lived unseen. 0 or less: nothing is left.
     """
     used = sum(
         billed_seconds(record, seen, Observation(), now)[1] / 3600 * _worst_price(record, seen)
         for seen in record.instances
     )
-    return record.budget_usd - used
+    unseen = sum(seconds / 3600 * rung.on_demand_usd_per_hour for rung, seconds in _unseen(record))
+    return record.budget_usd - used - unseen
 
 
 def worked_seconds(record: RunRecord, now: datetime) -> float:

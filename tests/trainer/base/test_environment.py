@@ -46,6 +46,17 @@ def test_state_is_in_the_platforms_data_folder(monkeypatch, tmp_path):
     assert environment.rehearsal_home() == tmp_path / "Library/Application Support/mayfly"
 
 
+def test_a_relative_folder_of_caches_is_ignored(monkeypatch, tmp_path):
+    """Programs in it are replayed: they are never those of the folder in which a command happens to run."""
+    monkeypatch.delenv("MAYFLY_PROGRAMS", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert environment.rehearsal_environment().programs == tmp_path / ".cache/mayfly/programs"
+    assert environment.uploads_folder() == tmp_path / ".cache/mayfly/uploads"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert environment.uploads_folder() == Path("/caches/mayfly/uploads")
+
+
 def test_no_gpus_and_no_colours_are_said_by_an_empty_value_too(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("NO_COLOR", "")

@@ -324,3 +324,19 @@ def test_a_shadow_scores_bars_that_came_after_both_trainings() -> None:
     assert run_id == entries[2].run_id
     done = sundays.scored(sixth, {"challenger": losses(0.6, cells=20, since=int(piece["since"]))})
     assert done.promoted == () and "p =" in done.gate or done.promoted == ("BTC-USD",)
+
+
+def test_a_shadow_looks_as_far_back_as_its_cells_lie() -> None:
+    """A daily retrain whose models need 60 days of newer bars: the one of 61 days ago is not among its last
+    40 times.
+    """
+    sundays = Sundays(gate="shadow", weekdays=["MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN"])
+    first = sundays.trained(SUNDAY)
+    for days in range(1, 61):
+        at = SUNDAY + timedelta(days=days)
+        entry = ScheduledRun(retrain=NAME, scheduled_at=at, began_at=at, updated_at=at, state="skipped")
+        sundays.objects.write(entry_key(NAME, at), to_json(replace(entry, told_at=at)))
+    last = sundays.trained(SUNDAY + timedelta(days=61), b" ")
+    assert (last.state, last.gate) == ("scoring", "")
+    (piece,) = sundays.asked(last)["pieces"]
+    assert piece["models"][0]["key"].split("/")[3] == first.run_id

@@ -317,3 +317,11 @@ def test_a_prepare_run_that_lost_its_machine_goes_on(make_cloud: Callable[..., A
     assert [attempt["cause"] for attempt in receipt["attempts"]] == ["lost", ""]
     assert take_over(cloud.objects, closed.look.record, receipt) == "1 new file, 10,080 bars"
     assert cloud.objects.body(f"raw/main/{FILE}") == BODY and len(cloud.fleets) == 2
+
+
+def test_an_unreadable_manifest_of_checked_files_takes_nothing(run: PreparedRun) -> None:
+    run.there_before()
+    for body in (b"{}", b'{"format": 5}', b"spoiled"):  # the second: of an earlier version
+        run.objects.write(manifest_key(run.record.run_id), body)
+        with pytest.raises(DataError, match="cannot read the manifest of the prepare run"):
+            run.taken()

@@ -251,8 +251,9 @@ def test_a_type_that_does_not_fit_beside_one_that_does_is_a_note(limited: Callab
     assert note == f"will not fit: {use}; g6.12xlarge needs 48"
 
 
-def test_vcpus_are_counted_by_quota_of_types_with_gpus() -> None:
-    names = ("g6.xlarge", "g5.12xlarge", "p4d.24xlarge", "m5.24xlarge")
+def test_vcpus_are_counted_by_quota_of_known_types() -> None:
+    names = ("g6.xlarge", "g5.12xlarge", "p4d.24xlarge", "m5.24xlarge", "c7i.8xlarge", "x9.large")
     described = [{"InstanceType": name} for name in names]
-    described += [{"InstanceType": "g5.12xlarge", "InstanceLifecycle": "spot"}]
-    assert counted(described) == {"L-DB2E81BA": 52, "L-3819A6DF": 48, "L-417A185B": 96}
+    described += [{"InstanceType": name, "InstanceLifecycle": "spot"} for name in ("g5.12xlarge", "t3.large")]
+    with_gpus = {"L-DB2E81BA": 52, "L-3819A6DF": 48, "L-417A185B": 96}
+    assert counted(described) == {**with_gpus, "L-1216C47A": 96 + 32, "L-34B43A08": 2}

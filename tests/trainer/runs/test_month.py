@@ -28,6 +28,7 @@ def test_receipts_and_plans_of_this_month_are_summed():
     create_record(objects, make_record(run_id="20261126-110000-c-cccc", estimated_usd=1.25))
     create_record(objects, make_record(run_id="20261126-113000-d-dddd", estimated_usd=0.0, budget_usd=4.0))
     objects.write("runs/20261126-114500-e-eeee/run.json", b"{")
+    objects.write("runs/20261126-114700-f-ffff/manifest.json", b"{}")  # its launch was killed as it began
     assert month_of_runs(objects, NOW) == MonthOfRuns(month="2026-11", spent_usd=2.5, open_usd=5.25, unread=1)
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.records import at, created, intent, launched, make_record, seen
+from tests.records import at, created, intent, launched, make_record, rung, seen
 from trainer.runs.attempts import Attempt
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
 from trainer.runs.reports import Heartbeat, NodeResult
 from trainer.runs.snapshots import snapshot_usd
-from trainer.runs.spending import checkpoints_sent, spent
+from trainer.runs.spending import budget_left, checkpoints_sent, spent
 from trainer.runs.start_file import StartFile
 
 SENT: dict[str, Any] = {"snapshots": 30, "objects": 60, "bytes": 54_000_000_000}
@@ -76,6 +77,15 @@ def test_a_machine_that_nobody_saw_may_have_lived_until_a_layer_ended_it() -> No
     record = make_record(attempts=(Attempt(number=1, launches=(UNSEEN,)),), closed_at=at(9100))
     price = record.ladder[0].price_usd_per_hour
     assert spent(record, Observation(), at(9100)) == (0.0, pytest.approx((300 + 180) / 3600 * price))
+
+
+def test_a_budget_counts_a_machine_that_nobody_saw() -> None:
+    """The run goes on under another token, with what its receipt can't say to be left."""
+    record = make_record(attempts=(Attempt(number=1, launches=(UNSEEN,)),), budget_usd=1.0)
+    _, high = spent(record, Observation(), at(9100))
+    assert budget_left(record, at(9100)) == pytest.approx(1.0 - high)
+    on_spot = replace(record, ladder=(rung(market="spot"),))
+    assert budget_left(on_spot, at(9100)) == pytest.approx(1.0 - high)  # at the worst price
 
 
 def test_an_attempt_costs_nothing_of_another_ones() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -255,6 +256,9 @@ class CallReport:
                 tell(self.home, entry)
         except TrainerError as error:
             self.problems[name] = str(error)
+        except Exception as error:  # a fault of ours about one time: runs and other times go on all the same
+            traceback.print_exc()
+            self.problems[name] = f"{type(error).__name__}: {error}"
 
 
 def settle_while_starting(

@@ -110,6 +110,19 @@ def test_a_run_that_stays_unobservable_silences_no_metric(make_cloud, monkeypatc
     assert read_record(cloud.objects, record.run_id)[0].state == "running"
 
 
+def test_a_fault_about_one_retrain_holds_up_nothing_else(make_cloud, monkeypatch):
+    cloud, record = make_cloud(driver="control")
+    begin_entry(cloud.objects, "weekly", SUNDAY, SUNDAY)
+
+    def failing(home, entry):
+        raise KeyError("a fault of ours")
+
+    monkeypatch.setattr(control, "advance", failing)
+    told = called(cloud)
+    assert told["settled"] == {record.run_id: "running"}
+    assert "KeyError: 'a fault of ours'" in told["problems"][f"weekly {iso(SUNDAY)}"]
+
+
 def test_a_step_that_fails_for_one_run_is_told(make_cloud, monkeypatch):
     cloud, record = make_cloud(driver="control")
     called(cloud)
