@@ -194,6 +194,17 @@ def test_hours_take_the_splits_of_the_days(yahoo: Yahoo, tmp_path: Path) -> None
     assert (candles.volume[: 20 * 7] == 4000).all() and (candles.volume[20 * 7 :] == 1000).all()
 
 
+def test_hours_that_are_fetched_each_day_know_every_split(yahoo: Yahoo, tmp_path: Path) -> None:
+    for day in DAYS[18:34]:
+        yahoo.now = day + 86_400 + 8 * 3600
+        fetch(yahoo, tmp_path / "each", timeframe="1h")
+    fetch(yahoo, tmp_path / "once", timeframe="1h")
+    each, once = (read_candles(tmp_path / name)["AAPL"] for name in ("each", "once"))
+    assert np.abs(np.diff(np.log(each.close))).max() < 0.1  # the split's day begins a file
+    assert each.timestamp.tolist() == once.timestamp.tolist()
+    assert np.allclose(each.close, once.close, rtol=1e-12) and (each.volume == once.volume).all()
+
+
 @pytest.mark.nightly
 def test_minutes_say_how_far_they_reach(yahoo: Yahoo, tmp_path: Path) -> None:
     yahoo.now = DAYS[-1] + 43_200
@@ -250,7 +261,7 @@ def test_as_traded_undoes_later_splits_alone() -> None:
         Action(time=DAY, dividend=0.5),
     ]
     values = np.array([[50.0] * 4] * 4 + [[20.0] * 4])
-    page = page_of(times, values, actions, DAY, 4 * DAY, 4 * DAY)
+    page = page_of(times, values, actions, DAY, 4 * DAY, begin=0)
     assert page.values[0].tolist() == [100.0, 50.0, 50.0] and page.values[4].tolist() == [10.0, 20.0, 20.0]
     assert page.actions is not None
     assert page.actions.tolist() == [[1.0, 2.0, 1.0], [1.0, 0.0, 1.0]]
