@@ -21,7 +21,7 @@ MOST_NAME = 255  # characters of a name: a symbol, a piece, a type, a phase; no 
 MOST_NUMBER = 1e18  # of numbers with a fraction; whole ones may be nanoseconds since 1970
 MOST_WHOLE = 2**63 - 1
 YEARS = range(2000, 2200)  # of instants: sums with any duration of ours stay dates
-YEARS_OF_BARS = range(1900, 2200)
+YEARS_OF_BARS = range(1800, 2200)
 _SHA256 = "[0-9a-f]{64}"
 _REQUIRED: Any = object()
 
