@@ -155,14 +155,17 @@ class Value:
         except Unsound as error:
             raise self._wrong(f"none of ours: {error}") from error
 
-    def plain(self) -> Any:
-        """Return a setting's value: a text, a number, true or false, or a list of these."""
+    def plain(self, *, most: int = MOST_TEXT) -> Any:
+        """Return a setting's value: a text of at most so many characters, a number, true or false, or a list
+        of these.
+        """
         if isinstance(self.value, list):
             return [
-                item.plain() if not isinstance(item.value, list) else item.text() for item in self.items()
+                item.plain(most=most) if not isinstance(item.value, list) else item.text()
+                for item in self.items()
             ]
         if isinstance(self.value, str):
-            return self.text(most=MOST_TEXT)
+            return self.text(most=most)
         return self._of((bool, int, float), "a setting")
 
     def items(self, *, least: int = 0, most: int = MOST_WHOLE) -> list[Value]:
