@@ -37,6 +37,7 @@ CONTEXT = 10 * DAY  # asked for before the first day, for actions of days withou
 # Days that Yahoo goes back, less one, and days of a page. It is asked for with the day before, since an
 # action has the time of its midnight: whether a bar of that day lies before the page decides whose it is.
 _REACH = {"1m": (29, 6), "2m": (59, 59), "5m": (59, 59), "15m": (59, 59), "1h": (729, 729)}
+_FIRST = -25_567 * DAY  # 1900-01-01: its oldest index, ^GSPC, begins in December 1927
 _PRICES = ["Open", "High", "Low", "Close", "Volume"]
 _GONE = "Yahoo has no prices of it: possibly delisted, or another spelling"
 _LEAST_SPLIT = np.log(1.2)  # below it a price can't tell whether it is adjusted
@@ -90,7 +91,7 @@ class StockSource:
 
     def earliest(self, timeframe: str, now: int) -> tuple[int, str]:
         if timeframe not in _REACH:
-            return 0, ""
+            return _FIRST, ""
         days, _ = _REACH[timeframe]
         return (now // DAY - days) * DAY, f"Yahoo gives the last {days + 1} days alone of bars of {timeframe}"
 

@@ -174,6 +174,19 @@ def test_files_of_before_a_split_stay_true(yahoo: Yahoo, tmp_path: Path) -> None
     assert np.abs(np.diff(np.log(parts.close))).max() < 0.1  # no jump
 
 
+def test_days_before_1970_are_asked_for(yahoo: Yahoo, tmp_path: Path) -> None:
+    source = StockSource(yahoo.session)  # type: ignore[attr-defined]
+    for out, since, begins in (
+        ("index", -10_000 * DAY, -10_000 * DAY),
+        ("all", -(10**6) * DAY, -25_567 * DAY),
+    ):
+        request = FetchRequest(source="yahoo", begins={"AAPL": since}, timeframe="1d")
+        (added,) = Fetch(request, source, tmp_path / out, pause=lambda seconds: False).run().added
+        assert added.record.covers_from == begins
+        assert min(int(asked["period1"]) for asked in yahoo.asked) < begins // SECOND
+        assert fetched_files(tmp_path / out)[0].record.covers_from == begins
+
+
 def test_a_file_has_prices_as_traded_and_actions_beside_them(yahoo: Yahoo, tmp_path: Path) -> None:
     (file,) = fetch(yahoo, tmp_path).added
     import pyarrow.parquet as pq
