@@ -30,6 +30,7 @@ from trainer.targets.target import TargetSettings
 
 FORMAT = 2
 MOST_NOTES, MOST_ORIGINS = 1_000, 40
+MOST_SETTING = 100_000  # characters of a setting: the symbols of an index, as in a card
 LARGEST_BYTES = 1 << 28
 MOST_VALUES = LARGEST_BYTES // 5  # holes of [1, 2]: many series may have many
 MOST_COUNT = 1 << 53  # of bytes and rows
@@ -264,7 +265,7 @@ def _plan(content: Fields) -> DataPlan:
     parts = content.exactly([*keys, "origins"] if "origins" in content.values else keys)
     files = tuple(_file(item) for item in parts["files"].items())
     made_for = {
-        table: {key: item.plain() for key, item in settings.fields().entries().items()}
+        table: {key: item.plain(most=MOST_SETTING) for key, item in settings.fields().entries().items()}
         for table, settings in parts["made_for"].fields().exactly(("data", "model", "target")).items()
     }
     _check_columns(parts["made_for"].fields().table("data").value("columns"))
@@ -298,7 +299,7 @@ def _plan(content: Fields) -> DataPlan:
 
 def _check_columns(value: Value) -> None:
     try:
-        told_of([item.text(most=MOST_TEXT) for item in value.items()])
+        told_of([item.text(most=MOST_SETTING) for item in value.items()])
     except UsageError as error:
         raise Unsound(f"{value.name}: {error}") from error
 

@@ -21,7 +21,7 @@ MOST_NAME = 255  # characters of a name: a symbol, a piece, a type, a phase; no 
 MOST_NUMBER = 1e18  # of numbers with a fraction; whole ones may be nanoseconds since 1970
 MOST_WHOLE = 2**63 - 1
 YEARS = range(2000, 2200)  # of instants: sums with any duration of ours stay dates
-YEARS_OF_BARS = range(1900, 2200)
+YEARS_OF_BARS = range(1800, 2200)
 _SHA256 = "[0-9a-f]{64}"
 _REQUIRED: Any = object()
 
@@ -155,14 +155,17 @@ class Value:
         except Unsound as error:
             raise self._wrong(f"none of ours: {error}") from error
 
-    def plain(self) -> Any:
-        """Return a setting's value: a text, a number, true or false, or a list of these."""
+    def plain(self, *, most: int = MOST_TEXT) -> Any:
+        """Return a setting's value: a text of at most so many characters, a number, true or false, or a list
+        of these.
+        """
         if isinstance(self.value, list):
             return [
-                item.plain() if not isinstance(item.value, list) else item.text() for item in self.items()
+                item.plain(most=most) if not isinstance(item.value, list) else item.text()
+                for item in self.items()
             ]
         if isinstance(self.value, str):
-            return self.text(most=MOST_TEXT)
+            return self.text(most=most)
         return self._of((bool, int, float), "a setting")
 
     def items(self, *, least: int = 0, most: int = MOST_WHOLE) -> list[Value]:

@@ -43,6 +43,12 @@ def origin_of(step: int) -> int:
     return 4 * DAY if step % (7 * DAY) == 0 else 0  # 1970-01-05
 
 
+def bar_begin(time: int, step: int) -> int:
+    """Return the begin of the bar of this length that a time is in, both in ns."""
+    origin = origin_of(step)
+    return (time - origin) // step * step + origin
+
+
 def canonical(timeframe: str) -> str:
     """Return the canonical name of a timeframe: 60min -> 1h, 1H -> 1h, Tick2800 -> tick2800."""
     step = step_of(timeframe)

@@ -213,15 +213,24 @@ def _read(objects: Objects) -> tuple[dict[str, BackedUp], str]:
 
 
 def _plain_files(folder: Path, report: BackupReport) -> Iterator[str]:
-    """Yield the paths of plain files below a folder, in order, and note skipped ones; no link is followed."""
+    """Yield the paths of plain files below a folder, in order, and note skipped ones and folders that can't
+    be read; no link is followed.
+    """
+
+    def fail(error: OSError) -> None:
+        report.failed[Path(error.filename).relative_to(folder).as_posix()] = str(error.strerror)
+
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}", do="Name the folder to back up.")
-    for place, folders, files in os.walk(folder):
+    for place, folders, files in os.walk(folder, onerror=fail):
         folders.sort()
         for name in [*folders, *sorted(files)]:
             path = Path(place, name)
             relative = path.relative_to(folder).as_posix()
-            mode = path.lstat().st_mode
+            try:
+                mode = path.lstat().st_mode
+            except FileNotFoundError:
+                continue  # it is gone since the folder was listed
             if name.startswith("."):
                 report.skipped[relative] = "its name begins with a dot"
             elif stat.S_ISLNK(mode):

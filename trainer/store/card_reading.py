@@ -28,6 +28,7 @@ MOST_TOLD_TEXT = 100_000  # characters of one: the symbols of an index
 MOST_MEMBERS = 1_000
 MOST_SCORED = 1_000_000
 MOST_CELLS = 100_000
+_FIRST_SECOND = -5_364_662_400  # 1800-01-01: no bar is earlier (`trainer/data/read/times.py`)
 MOST_ORIGINS = 40  # of fetched files
 MOST_GROUPS = 100  # of forecasts in a reliability table
 _MOST_OWN_CHARACTERS = 1_000_000
@@ -204,7 +205,7 @@ def _losses(fields: Fields) -> dict[str, Any]:
     if not fields.values:
         return {}
     parts = fields.exactly(("begins", "bars", "sums"))
-    begins = [item.whole() for item in parts["begins"].items(least=1, most=MOST_CELLS)]
+    begins = _begins(parts["begins"])
     bars = [item.whole(least=1, most=MOST_BARS) for item in parts["bars"].items(most=MOST_CELLS)]
     sums = {
         score: {name: _sums(item, len(begins)) for name, item in by_name.fields().entries().items()}
@@ -220,7 +221,7 @@ def _trades(fields: Fields) -> dict[str, list[Any]]:
     if not fields.values:
         return {}
     parts = fields.exactly(("begins", "net"))
-    begins = [item.whole() for item in parts["begins"].items(least=1, most=MOST_CELLS)]
+    begins = _begins(parts["begins"])
     net = _sums(parts["net"], len(begins))
     if net is None or begins != sorted(set(begins)):
         raise Unsound(f"{fields.name} has cells out of order, or no returns")
@@ -242,6 +243,11 @@ def _reliability(fields: Fields) -> dict[str, list[Any]]:
     if len({len(column) for column in columns.values()}) > 1:
         raise Unsound(f"{fields.name} has columns of different lengths")
     return columns
+
+
+def _begins(item: Value) -> list[int]:
+    """Return when each cell begins, in seconds since 1970."""
+    return [one.whole(least=_FIRST_SECOND) for one in item.items(least=1, most=MOST_CELLS)]
 
 
 def _sums(item: Value, cells: int) -> list[float] | None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +91,28 @@ def test_an_unusable_symbol_is_reported_and_left_out(tmp_path: Path, capsys, mak
     (tmp_path / "AAA_1m.parquet").unlink()
     code, report = run(capsys, "--data", str(tmp_path))
     assert code == 2 and report["error"]["what"] == "none of the 2 symbols can be trained on"
+
+
+def test_a_plan_of_many_overlapping_files_can_be_read(folder: Path, capsys, make_candles) -> None:
+    broken = make_candles(1000, symbol="CCC")
+    broken.close[5] = np.nan
+    for number in range(50):
+        write_candles(folder / f"CCC_1m_{number:080}.parquet", [broken])
+    _, report = run(capsys, "--data", str(folder))
+    (refused,) = read_plan(report["plan"].encode()).refused.values()
+    assert len(refused.what) < 400
+    assert refused.what.endswith(f"{2:080}.parquet and 47 more: close is NaN in a bar of CCC")
+
+
+def test_a_plan_of_an_index_of_many_symbols_can_be_read(folder: Path, tmp_path: Path, capsys) -> None:
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps({"data": {"columns": ["log_return_1 of index"]}, "model": {"lookback": 30}}))
+    _, report = run(capsys, "--job", str(job), "--data", str(folder))
+    plan = read_plan(report["plan"].encode())
+    members = "/".join(["AAA", "BBB", *(f"{number:010}" for number in range(500))])
+    columns = ["log_return_1 of index", f"index={members}"]
+    large = replace(plan, made_for={**plan.made_for, "data": {**plan.made_for["data"], "columns": columns}})
+    assert read_plan(large.to_bytes()).made_for["data"]["columns"] == columns
 
 
 @pytest.mark.parametrize(

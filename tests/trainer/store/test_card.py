@@ -83,6 +83,7 @@ TWIN = {
         {"number": -1},
         {"panel": {"scaler_of": "rank"}},
         {"losses": {"begins": [1]}},
+        {"losses": {**LOSSES, "begins": [-5_364_662_401, 0]}},
         {"losses": {**LOSSES, "begins": [86_400, 0]}},
         {"losses": {**LOSSES, "begins": [0, 0]}},
         {"losses": {**LOSSES, "bars": [24]}},
@@ -201,6 +202,13 @@ GROUPS = {
 
 def test_trades_and_reliability_come_back() -> None:
     card = replace(CARD, trades=TRADES, reliability={"up": GROUPS})
+    assert card_from_json(card.to_json()) == card
+
+
+def test_a_card_of_bars_before_1970_comes_back() -> None:
+    old = {"begins": [-5_364_662_400, 0]}  # 1800-01-01
+    card = replace(CARD, losses={**LOSSES, **old}, trades={**TRADES, **old})
+    card = replace(card, trained_until="1899-12-30T00:00:00Z")
     assert card_from_json(card.to_json()) == card
 
 

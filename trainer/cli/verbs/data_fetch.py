@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trainer.base.errors import DataError, UsageError
 from trainer.base.files import read_plain
+from trainer.base.strict_json import YEARS_OF_BARS
 from trainer.base.symbols import flaw, quoted, tidy
 from trainer.cli.output import counted, say, say_json
 from trainer.cli.terminal import Console
@@ -92,6 +93,8 @@ def _symbols_in(path: Path) -> list[str]:
 def _day(flag: str, text: str) -> int:
     try:
         day = date.fromisoformat(text)
+        if day.year not in YEARS_OF_BARS:
+            raise ValueError(f"it is outside the years {YEARS_OF_BARS.start} to {YEARS_OF_BARS.stop - 1}")
     except ValueError as error:
         raise UsageError(
             f"{flag} is {text[:40]!r}", why=str(error), do="Write a day as 2024-01-31."

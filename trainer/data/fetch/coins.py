@@ -21,7 +21,7 @@ import ccxt
 
 from trainer.data.fetch.pages import MILLISECOND, page_of_rows
 from trainer.data.fetch.source import BadAnswer, BarPage, NoSuchSymbol, SourceBusy, SourceRefused
-from trainer.data.timeframes import DAY, SECOND, canonical, origin_of, step_of
+from trainer.data.timeframes import DAY, SECOND, bar_begin, canonical, step_of
 
 SETTLED_SECONDS = 30  # after the end of a bar, until which an exchange may still add a trade to it
 _LONGEST = 7 * DAY
@@ -74,9 +74,7 @@ class CoinSource:
             return int(self._exchange().fetch_time()) * MILLISECOND
 
     def complete_until(self, timeframe: str, now: int) -> int:
-        step = step_of(timeframe)
-        origin = origin_of(step)
-        return (now - SETTLED_SECONDS * SECOND - origin) // step * step + origin
+        return bar_begin(now - SETTLED_SECONDS * SECOND, step_of(timeframe))
 
     def earliest(self, timeframe: str, now: int) -> tuple[int, str]:
         if not (last := self._kind.last_bars):

@@ -29,7 +29,7 @@ from trainer.data.fetch.folder import (
 from trainer.data.fetch.pages import missing_runs
 from trainer.data.fetch.source import BadAnswer, BarPage, BarSource, NoSuchSymbol, SourceBusy, SourceRefused
 from trainer.data.read.fetch_record import MOST_RUNS, FetchRecord, text_of
-from trainer.data.timeframes import step_of
+from trainer.data.timeframes import bar_begin, step_of
 
 PART_BARS = 1 << 16  # of a file: 45 days of minutes, 7 years of hours
 MOST_TRIES = 4  # of a page whose answers are wrong
@@ -94,7 +94,7 @@ class Fetch:
         clear_left(self._folder)
         self._now = self._patient(self._source.now)
         complete = self._source.complete_until(self._request.timeframe, self._now)
-        self._until = min((self._request.until or complete) // self._step * self._step, complete)
+        self._until = min(bar_begin(self._request.until or complete, self._step), complete)
         self._earliest, self.report.limit = self._source.earliest(self._request.timeframe, self._now)
         files: dict[str, list[FetchedFile]] = {}
         for file in fetched_files(self._folder):
@@ -144,7 +144,7 @@ class Fetch:
             raise NoSuchSymbol(why)
         if others := sorted({file.record.source for file in own} - {request.source}):
             raise NoSuchSymbol(f"the folder has its bars of {others[0]}; give another folder")
-        begin = max(-(-since // self._step) * self._step, self._earliest)
+        begin = max(bar_begin(since + self._step - 1, self._step), self._earliest)
         gaps = uncovered(own, begin, self._until)
         found = []
         for gap in gaps:

@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 
 from trainer.data.fetch.coins import CoinSource
-from trainer.data.timeframes import step_of
+from trainer.data.timeframes import SECOND, bar_begin, step_of
 
 COINS = ("ADA", "BTC", "DOGE", "ETH", "LTC", "SOL", "XRP")
 QUOTES = ("USD", "USDT")
@@ -100,9 +100,9 @@ def _market(coin: str, quote: str) -> dict[str, Any]:
 
 
 def _klines(query: Mapping[str, str], now: float) -> list[list[Any]]:
-    step = step_of(query["interval"]) // 10**9
+    length = step_of(query["interval"])
     least = max(int(query.get("startTime", 0)) // _MILLISECONDS, BEGIN)
-    first = -(-least // step) * step
+    step, first = length // SECOND, bar_begin(least * SECOND + length - 1, length) // SECOND
     until = min(int(query.get("endTime", now * _MILLISECONDS)) // _MILLISECONDS, int(now))
     count = min(int(query.get("limit", 500)), MOST_BARS, (until - first) // step + 1)
     if count <= 0:

@@ -78,8 +78,8 @@ class BarSource(Protocol):
         ...
 
     def earliest(self, timeframe: str, now: int) -> tuple[int, str]:
-        """Return the time before which it gives no bars of this timeframe (0: no such limit), and the limit
-        as a sentence.
+        """Return the time before which it gives no bars of this timeframe, and the limit as a sentence, ''
+        where it gives all that it has.
         """
         ...
 

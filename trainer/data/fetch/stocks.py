@@ -33,9 +33,11 @@ from trainer.data.fetch.source import BadAnswer, BarPage, NoSuchSymbol, SourceBu
 from trainer.data.timeframes import DAY, SECOND
 
 SETTLED = 6 * 3600 * SECOND  # after a day (UTC) until its bars are whole: Yahoo adds trades after the close
-CONTEXT = 10 * DAY  # asked for before the first bar, for actions of days without trading
-# Days that Yahoo goes back, less one, and days of a request.
-_REACH = {"1m": (29, 7), "2m": (59, 59), "5m": (59, 59), "15m": (59, 59), "1h": (729, 729)}
+CONTEXT = 10 * DAY  # asked for before the first day, for actions of days without trading
+# Days that Yahoo goes back, less one, and days of a page. It is asked for with the day before, since an
+# action has the time of its midnight: whether a bar of that day lies before the page decides whose it is.
+_REACH = {"1m": (29, 6), "2m": (59, 59), "5m": (59, 59), "15m": (59, 59), "1h": (729, 729)}
+_FIRST = -25_567 * DAY  # 1900-01-01: its oldest index, ^GSPC, begins in December 1927
 _PRICES = ["Open", "High", "Low", "Close", "Volume"]
 _GONE = "Yahoo has no prices of it: possibly delisted, or another spelling"
 _LEAST_SPLIT = np.log(1.2)  # below it a price can't tell whether it is adjusted
@@ -89,7 +91,7 @@ class StockSource:
 
     def earliest(self, timeframe: str, now: int) -> tuple[int, str]:
         if timeframe not in _REACH:
-            return 0, ""
+            return _FIRST, ""
         days, _ = _REACH[timeframe]
         return (now // DAY - days) * DAY, f"Yahoo gives the last {days + 1} days alone of bars of {timeframe}"
 
@@ -100,14 +102,16 @@ class StockSource:
         dates = _nanoseconds(daily.index.tz_localize(None))
         _refuse_unadjusted(dates, daily)
         if timeframe == "1d":
-            return page_of(dates, _values(daily), _actions(dates, daily), since, until, until)
+            actions, begin = _actions(dates, daily), since - CONTEXT
+            return page_of(dates, _values(daily), actions, since, until, begin=begin)
         actions = _actions(_nanoseconds(daily.index.tz_convert("UTC")), daily)
         end = min(until, since + _REACH[timeframe][1] * DAY)
-        frame = self._history(symbol, timeframe, since, end)
+        begin = min(since, max(since - DAY, self.earliest(timeframe, self.now())[0]))
+        frame = self._history(symbol, timeframe, begin, end)
         if frame is None:
             return BarPage(covers_until=end, actions=np.zeros((2, 0)))
         times = _nanoseconds(frame.index.tz_convert("UTC"))
-        return page_of(times, _values(frame), actions, since, end, end)
+        return page_of(times, _values(frame), actions, since, end, begin=begin)
 
     def _history(self, symbol: str, timeframe: str, since: int, until: int | None) -> Any:
         """Return yfinance's table, None if Yahoo has no prices there."""
@@ -156,10 +160,11 @@ def page_of(
     actions: Sequence[Action],
     since: int,
     until: int,
-    covers_until: int,
+    *,
+    begin: int,
 ) -> BarPage:
-    """Return the bars of [since, until) as traded, from Yahoo's `times` (N,) and `values` (5, N), which may
-    begin earlier, and all actions since.
+    """Return the bars of [since, until) as traded, from Yahoo's `times` (N,) and `values` (5, N), which were
+    asked for from `begin` on, and all actions since.
     """
     possible = possible_bars(values)
     kept = (times >= since) & (times < until)
@@ -172,12 +177,12 @@ def page_of(
     told = np.stack([np.ones(len(times)), np.zeros(len(times))])
     for action in actions:
         place = int(np.searchsorted(times, action.time))
-        if place == len(times) or (place == 0 and action.time < times[0]):
+        if place == len(times) or action.time < begin:
             continue  # of a bar after these, or before
         told[0, place] *= action.split
         told[1, place] += action.dividend * float(_splits_after(np.array([action.time]), actions)[0])
     return BarPage(
-        covers_until=covers_until,
+        covers_until=until,
         timestamp=times[kept],
         values=values[:, kept],
         actions=told[:, kept],

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from trainer.base.errors import DataError
-from trainer.base.text import counted
+from trainer.base.text import counted, some_of
 from trainer.data.pieces import pieces, rows_where
 from trainer.data.read.actions import applied
 from trainer.data.read.shapes import FIELDS
@@ -301,11 +301,9 @@ def _check_values(
     for problem, bad in impossible_bars(values, columns):
         if bad.any():
             row = int(bad.argmax())
-            files = ", ".join(
-                part.file for part in parts if part.timestamp[0] <= timestamp[row] <= part.timestamp[-1]
-            )
+            files = [part.file for part in parts if part.timestamp[0] <= timestamp[row] <= part.timestamp[-1]]
             raise DataError(
-                f"{files}: {problem} in a bar of {symbol}",
+                f"{some_of(files, 3)}: {problem} in a bar of {symbol}",
                 why=f"{counted(int(bad.sum()), 'such bar')}, the first at {time_text(timestamp[row])}",
                 do="Correct or drop those bars; a missing bar is handled as a hole.",
             )

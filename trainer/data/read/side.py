@@ -1,9 +1,10 @@
 """Side series: values published beside the candles, such as sentiment or rates, joined to bars as of their
 publication. `cross` makes such series of other symbols' bars.
 
-The files NAME.side.csv, or several NAME.side.PART.parquet, lie beside the candle files: a column of times and
-one or more of numbers. A value is known `lag` after the time of its row; a bar gets the newest that was known
-when the bar ended, and no later one. A series whose newest value is too old for the last bar is refused.
+The files NAME.side.csv, or several NAME.side.PART.parquet, lie beside the candle files: a column of times, or
+one of dates and one of times of day, and one or more of numbers. A value is known `lag` after the time of its
+row; a bar gets the newest that was known when the bar ended, and no later one. A series whose newest value is
+too old for the last bar is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from trainer.data.read.bounds import (
 from trainer.data.read.candles import Candles, commonest_step, time_text
 from trainer.data.read.headers import CandleHeader
 from trainer.data.read.oddities import DataNote
-from trainer.data.read.shapes import NAMES, plain_name
+from trainer.data.read.shapes import DATES, NAMES, plain_name
 from trainer.data.read.times import nanoseconds
 from trainer.data.side_names import SideColumn, side_name
 from trainer.data.timeframes import step_of
@@ -150,24 +151,36 @@ def with_sides(
 def open_side(path: Path) -> SideFile:
     """Read a side file. Raises DataError for one that can't be used."""
     table = _table(path)
-    names = [name for name in table.column_names if plain_name(name) in NAMES["timestamp"]]
-    if not names:
-        why = f"its columns are {', '.join(table.column_names[:12])}"[:300]
+    names = table.column_names
+    stripped = [name.strip() for name in names]
+    if len(set(stripped)) < len(stripped):
+        twice = next(name for name in stripped if stripped.count(name) > 1) or "''"
+        raise DataError(f"{path} has two columns called {twice}", do="Rename one of them, or leave it out.")
+    plain = {plain_name(name): name for name in reversed(names)}
+    time = next((plain[name] for name in NAMES["timestamp"] if name in plain), None)
+    if time is None:
+        why = f"its columns are {', '.join(names[:12])}"[:300]
         raise DataError(f"{path} has no column of times", why=why, do="Call it time.")
-    time = names[0]
+    is_clock = pa.types.is_time(table.column(time).type)  # of day, beside a column of dates
+    dates = next((plain[name] for name in DATES if is_clock and name in plain), "")
     header = CandleHeader(
         path=path,
         file=path.name,
         columns={"timestamp": time},
-        names=tuple(table.column_names),
+        names=tuple(names),
         name_symbol="",
         name_timeframe="",
         synthetic=False,
+        dates=dates,
     )
-    timestamp, _ = nanoseconds(header, [table.column(time)])
+    timestamp, _ = nanoseconds(header, [table.column(name) for name in header.times])
     order = np.argsort(timestamp, kind="stable")
-    numbers = [name for name in table.column_names if name != time and _is_number(table.column(name).type)]
-    columns = {name.strip(): _floats(table, name)[order] for name in numbers}
+    numbers = [name for name in names if name not in header.times and name.strip()]  # no index of pandas
+    columns = {
+        name.strip(): _floats(path, name, table.column(name))[order]
+        for name in numbers
+        if _is_number(table.column(name).type)
+    }
     if not columns or not len(timestamp):
         why = "there is no column of numbers" if len(timestamp) else "it has no rows"
         raise DataError(f"{path} has no values", why=why, do="Give it a time and a value in each row.")
@@ -244,8 +257,12 @@ def _is_number(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _floats(table: pa.Table, name: str) -> np.ndarray:
-    return np.array(table.column(name).cast(pa.float64()).to_numpy())  # nulls become NaN
+def _floats(path: Path, name: str, column: pa.ChunkedArray) -> np.ndarray:
+    try:
+        return np.array(column.cast(pa.float64()).to_numpy())  # nulls become NaN
+    except UNREADABLE as error:
+        what = f"{path} has a value in column {name.strip()} that is not a number"
+        raise DataError(what, why=first_line(error), do="Correct the column, or leave it out.") from error
 
 
 def _stale(side: SideSeries, last: np.integer) -> DataError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -103,6 +104,35 @@ def test_links_and_hidden_files_are_left_out_of_a_backup(mayfly: Any, folder: Pa
     (folder / "models").symlink_to(elsewhere)
     told = mayfly("backup", "--restore")[1]
     assert told["skipped"] == {MODEL: "a link is in its place"} and not list(elsewhere.iterdir())
+
+
+def test_a_folder_that_cant_be_read_is_told(
+    mayfly: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = os.scandir
+
+    def scandir(place: Any = ".") -> Any:
+        if str(place) == str(folder / "models"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(place))
+        return listed(place)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    code, told = mayfly("backup")
+    assert (code, told["moved"], told["failed"]) == (2, [CANDLES], {"models": "Permission denied"})
+
+
+def test_a_file_that_vanishes_stops_no_other(
+    mayfly: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walk = os.walk
+
+    def walked(*words: Any, **more: Any) -> Any:
+        for place, folders, files in walk(*words, **more):
+            yield place, folders, [*files, *(["gone.partial"] if files else [])]
+
+    monkeypatch.setattr(os, "walk", walked)
+    code, told = mayfly("backup")
+    assert (code, told["moved"], told["failed"]) == (0, [CANDLES, MODEL], {})
 
 
 def test_what_s3_gives_otherwise_than_the_index_says_is_refused(

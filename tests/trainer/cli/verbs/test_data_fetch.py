@@ -26,6 +26,7 @@ DAYS = ("--since", "2026-01-01", "--until", "2026-02-01")
         (("--source", "kraken", *DAYS), "0 symbols to fetch"),
         (("../x", "--source", "kraken", *DAYS), "'../x' is not a symbol"),
         (("BTC-USD", "--source", "kraken", "--since", "soon"), "--since is 'soon'"),
+        (("BTC-USD", "--source", "kraken", "--since", "2924-01-01"), "it is outside the years 1800 to 2199"),
         (("BTC-USD", "--source", "kraken", "--since", "2026-02-01", "--until", "2026-01-01"), "is not after"),
         (("BTC-USD", "--source", "kraken", "--timeframe", "1x", *DAYS), "'1x' is not a timeframe"),
         (("--file", "none.txt", "--source", "yahoo", *DAYS), "cannot read none.txt"),

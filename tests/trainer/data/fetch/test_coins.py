@@ -26,11 +26,13 @@ ccxt = pytest.importorskip("ccxt", reason="the extra fetch is not installed")
 
 from trainer.data.fetch.coins import CoinSource  # noqa: E402
 from trainer.data.fetch.rehearsed import answer, open_rehearsed  # noqa: E402
+from trainer.data.fetch.update import requests_of  # noqa: E402
 
 RECORDED = json.loads((Path(__file__).parents[3] / "recorded" / "exchanges.json").read_text())
 NOW = 1_767_586_200  # of the recorded times: 2026-01-05 04:10
 HOUR = 3600
 BEGIN = NOW // HOUR * HOUR - 100 * HOUR
+MONDAY = 1_764_547_200  # 2025-12-01
 SYMBOLS = {"coinbase": "BTC-USD", "binance": "BTC-USDT", "kraken": "BTC-USD"}
 Fault = Callable[[Any], Any]  # of an answer with candles, in place of it
 
@@ -296,3 +298,16 @@ def test_the_rehearsals_exchange_knows_its_markets_and_its_time() -> None:
     future = {"symbol": "BTCUSD", "interval": "1h", "startTime": str((NOW + HOUR) * 1000)}
     assert answer("/api/v3/klines", future, NOW) == (200, [])
     assert answer("/api/v3/depth", {}, NOW)[0] == 404
+
+
+def test_weeks_begin_on_mondays_and_none_is_left_out(tmp_path: Path) -> None:
+    week, now = 7 * 24 * HOUR, [MONDAY + 3 * 7 * 24 * HOUR + HOUR]
+    request = FetchRequest(source="rehearsal", begins={"ETH-USD": MONDAY * SECOND}, timeframe="1w")
+    report = Fetch(request, open_rehearsed(lambda: now[0]), tmp_path).run()
+    assert not report.failures
+    for _ in range(3):  # refreshes, each a week later
+        now[0] += week
+        (again,) = requests_of(fetched_files(tmp_path))
+        Fetch(again, open_rehearsed(lambda: now[0]), tmp_path).run()
+    (candles,) = read_candles(tmp_path).values()
+    assert candles.timestamp.tolist() == [(MONDAY + number * week) * SECOND for number in range(6)]

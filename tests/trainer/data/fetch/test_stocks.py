@@ -174,6 +174,19 @@ def test_files_of_before_a_split_stay_true(yahoo: Yahoo, tmp_path: Path) -> None
     assert np.abs(np.diff(np.log(parts.close))).max() < 0.1  # no jump
 
 
+def test_days_before_1970_are_asked_for(yahoo: Yahoo, tmp_path: Path) -> None:
+    source = StockSource(yahoo.session)  # type: ignore[attr-defined]
+    for out, since, begins in (
+        ("index", -10_000 * DAY, -10_000 * DAY),
+        ("all", -(10**6) * DAY, -25_567 * DAY),
+    ):
+        request = FetchRequest(source="yahoo", begins={"AAPL": since}, timeframe="1d")
+        (added,) = Fetch(request, source, tmp_path / out, pause=lambda seconds: False).run().added
+        assert added.record.covers_from == begins
+        assert min(int(asked["period1"]) for asked in yahoo.asked) < begins // SECOND
+        assert fetched_files(tmp_path / out)[0].record.covers_from == begins
+
+
 def test_a_file_has_prices_as_traded_and_actions_beside_them(yahoo: Yahoo, tmp_path: Path) -> None:
     (file,) = fetch(yahoo, tmp_path).added
     import pyarrow.parquet as pq
@@ -192,6 +205,17 @@ def test_hours_take_the_splits_of_the_days(yahoo: Yahoo, tmp_path: Path) -> None
     assert len(candles) == 7 * len(DAYS) and candles.timestamp[0] == (FIRST + 52_200) * SECOND
     assert np.abs(np.diff(np.log(candles.close))).max() < 0.1
     assert (candles.volume[: 20 * 7] == 4000).all() and (candles.volume[20 * 7 :] == 1000).all()
+
+
+def test_hours_that_are_fetched_each_day_know_every_split(yahoo: Yahoo, tmp_path: Path) -> None:
+    for day in DAYS[18:34]:
+        yahoo.now = day + 86_400 + 8 * 3600
+        fetch(yahoo, tmp_path / "each", timeframe="1h")
+    fetch(yahoo, tmp_path / "once", timeframe="1h")
+    each, once = (read_candles(tmp_path / name)["AAPL"] for name in ("each", "once"))
+    assert np.abs(np.diff(np.log(each.close))).max() < 0.1  # the split's day begins a file
+    assert each.timestamp.tolist() == once.timestamp.tolist()
+    assert np.allclose(each.close, once.close, rtol=1e-12) and (each.volume == once.volume).all()
 
 
 @pytest.mark.nightly
@@ -250,7 +274,7 @@ def test_as_traded_undoes_later_splits_alone() -> None:
         Action(time=DAY, dividend=0.5),
     ]
     values = np.array([[50.0] * 4] * 4 + [[20.0] * 4])
-    page = page_of(times, values, actions, DAY, 4 * DAY, 4 * DAY)
+    page = page_of(times, values, actions, DAY, 4 * DAY, begin=0)
     assert page.values[0].tolist() == [100.0, 50.0, 50.0] and page.values[4].tolist() == [10.0, 20.0, 20.0]
     assert page.actions is not None
     assert page.actions.tolist() == [[1.0, 2.0, 1.0], [1.0, 0.0, 1.0]]

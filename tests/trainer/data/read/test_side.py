@@ -126,11 +126,30 @@ def test_a_gap_of_the_series_is_noted() -> None:
         ("time,value\n2021-01-01,inf\n", "has an infinite value"),
         ("time,value\nsoon,1\n", "has a time that can't be read"),
         ("time,value\n2021-01-01,1,2\n", "can't be read"),
+        ("time,value, value\n2021-01-01,1,2\n", "has two columns called value"),
+        (",,value\n2021-01-01,1,2\n", "has two columns called ''"),
+        ("time,time,value\n2021-01-01,2021-01-01,2\n", "has two columns called time"),
     ],
 )
 def test_a_file_that_cant_be_used_says_why(folder: Path, content: str, says: str) -> None:
     (folder / "fear.side.csv").write_text(content)
     with pytest.raises(DataError, match=says):
+        read_candles(folder, columns=["fear lag 1d"])
+
+
+def test_a_time_of_day_is_joined_with_its_date(folder: Path) -> None:
+    days = [str(np.datetime64(FIRST + day * DAY, "ns"))[:10] for day in range(-2, 11)]
+    lines = [f"{row},{day},16:00,{row}" for row, day in enumerate(days)]
+    (folder / "fear.side.csv").write_text("\n".join([",date,time,value", *lines]) + "\n")  # as pandas does
+    read = read_candles(folder, columns=["fear.value lag 0s"])["BTC-USD"]
+    values = read.columns["fear.value lag 0s"]
+    assert values.tolist() == [float((end - 16 * HOUR - FIRST) // DAY) + 2 for end in read.timestamp + HOUR]
+
+
+def test_a_number_that_no_float_holds_is_refused(folder: Path) -> None:
+    table = pa.table({"time": pa.array([FIRST]), "value": pa.array([2**63], pa.uint64())})
+    pq.write_table(table, folder / "fear.side.more.parquet")
+    with pytest.raises(DataError, match="has a value in column value that is not a number"):
         read_candles(folder, columns=["fear lag 1d"])
 
 
