@@ -23,6 +23,7 @@ from trainer.base.settings import MOST_TOML_BYTES, read_toml
 from trainer.job.job import Job
 
 REFERENCE = Job()  # its model is the reference of figures
+LEAST, MOST = 1e-6, 1e12  # of a number in the user's file
 FIGURES = ("memory_per_model_gib", "models_per_gpu", "batch", "windows_per_second")
 
 
@@ -60,7 +61,7 @@ class GpuProfile:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and LEAST <= value <= MOST
 
 
 def _is_whole(value: Any) -> bool:
@@ -81,11 +82,11 @@ KINDS: dict[str, Callable[[Any], bool]] = {  # of each key of a profile's table
         isinstance(value, list) and all(isinstance(item, str) and item for item in value)
     ),
     "windows_per_second": _is_number,
-    "peak_tflops": lambda value: isinstance(value, dict),
+    "peak_tflops": lambda value: isinstance(value, dict) and all(map(_is_number, value.values())),
     "peak_source": _is_text,
     "memory_per_model_gib": _is_number,
     "models_per_gpu": _is_whole,
-    "batch": lambda value: isinstance(value, dict) and all(_is_whole(item) for item in value.values()),
+    "batch": lambda value: isinstance(value, dict) and all(map(_is_whole, value.values())),
 }
 
 
@@ -126,6 +127,8 @@ def user_tables() -> dict[str, dict[str, Any]]:
         text = read_plain(path, most_bytes=MOST_TOML_BYTES).decode("utf-8-sig")
         read = json.loads if path.suffix == ".json" else read_toml
         tables: dict[str, dict[str, Any]] = read(text)
+        if not isinstance(tables, dict):
+            raise ValueError("it is no table")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:  # TOML's and UTF-8's errors are ValueErrors

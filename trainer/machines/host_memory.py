@@ -29,7 +29,7 @@ def host_gib() -> float:
     return size / GIB
 
 
-def source_gib(*, bars: int, rows: int, folds: int, job: Job = Job(), on_disk: bool = False) -> float:
+def source_gib(*, bars: int, rows: int, folds: int, job: Job = Job()) -> float:
     """Return the host memory that reading and preparing a symbol takes at its peak, in GiB; an estimate.
 
         48 MiB + the larger of
@@ -38,13 +38,11 @@ def source_gib(*, bars: int, rows: int, folds: int, job: Job = Job(), on_disk: b
 
     Each column of the job's files adds 8 B to the 48. `rows` are the symbol's rows in its files, held as
     read, as numbers, and in what allocators keep. What they took is given back before `bars`, those of them
-    that are used, get their inputs (which may stay `on_disk`); beside these are the candles, and for each
-    fold clock, labels, window starts and temporaries. Measured with 4,000,000 bars of one file: 0.88 GiB
-    (estimate 0.99; 2026-11-27).
+    that are used, get their inputs; beside these are the candles, and for each fold clock, labels, window
+    starts and temporaries. Measured with 4,000,000 bars of one file: 0.88 GiB (estimate 0.99; 2026-11-27).
     """
     row_bytes = (_CELLS + len(job.data.further)) * _CELL_BYTES
-    inputs = 0 if on_disk else len(job.data.inputs) * FLOAT
-    preparing = bars * (inputs + row_bytes + _OTHER_BYTES + folds * 32)
+    preparing = bars * (len(job.data.inputs) * FLOAT + row_bytes + _OTHER_BYTES + folds * 32)
     return (_PIECE_BYTES + max(rows * 3 * row_bytes, preparing)) / GIB
 
 

@@ -236,8 +236,9 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     def emit(event: dict[str, Any]) -> None:
         event = repeats.read(meter.read(event))
         log.emit(event)
-        observed(event)
         results(event)
+        with suppress(OSError):  # a full disk costs these files, not the training
+            observed(event)
 
     site = Site(kind=kind, profile=choice, workers=num_workers, workers_per_gpu=sharing, together=together)
     checkpoints = options.checkpoints or options.out / "checkpoints"
@@ -300,7 +301,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     there = [done for done in outcome.done.values() if done["file"] in earlier]
     kept = sorted(done["piece"] for done in there if done.get("kept"))
     replaced = sorted(done["piece"] for done in there if not done.get("kept"))
-    results.write(options.out, usd=meter.usd)
+    with suppress(OSError):  # as above
+        results.write(options.out, usd=meter.usd)
     over = finished.union(*outcome.over.values(), outcome.elsewhere, studies.unbegun if studies else ())
     left = [piece.title for piece in surveyed.pieces if piece.name not in over]
     if outcome.elsewhere:

@@ -73,6 +73,14 @@ def test_the_users_file_changes_a_profile_and_adds_another(user_file):
     assert profile_of(Device(name="NVIDIA RTX A6000", memory_gib=47.5, free_gib=47.5)).name == "workshop"
 
 
+def test_a_users_json_that_is_no_table_is_one_error_line(tmp_path, monkeypatch):
+    file = tmp_path / "profiles.json"
+    file.write_text("[3]")
+    monkeypatch.setenv("MAYFLY_PROFILES", str(file))
+    with pytest.raises(UsageError, match="can't be read"):
+        profiles()
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -80,6 +88,10 @@ def test_the_users_file_changes_a_profile_and_adds_another(user_file):
         ("[h100]\nmodels = 3", r"\[h100\] has a key 'models'\. Did you mean models_per_gpu"),
         ("[h100]\nmodels_per_gpu = 2.5", "models_per_gpu is 2.5"),
         ("[h100]\nmemory_gib = -1", "memory_gib is -1"),
+        ("[h100]\nmemory_gib = inf", "memory_gib is inf"),
+        (f"[h100]\nmemory_gib = 1{'0' * 400}", "memory_gib is 1000"),
+        ("[h100]\nmemory_per_model_gib = 1e-320", "memory_per_model_gib is 1e-320"),
+        ('[h100]\npeak_tflops = { bf16 = "fast" }', "peak_tflops is"),
         ('[h100]\ndevices = "H100"', "devices is 'H100'"),
         ("[h100]\nbatch = { 1m = 0 }", "batch is"),
         ("[mine]\nbf16 = true", "has no memory_gib"),

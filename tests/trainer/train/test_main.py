@@ -181,6 +181,17 @@ def test_a_notice_ends_a_training_with_a_last_checkpoint(start, data, tmp_path, 
     assert (ended["event"], ended["stopped"]) == ("ended", ["BIG-USD"]) and not training.events("error")
 
 
+def test_files_about_a_training_that_a_disk_refuses_end_no_training(data, tmp_path, capsys):
+    """Checkpoints fill the disk that these are on, too."""
+    out = tmp_path / "out"
+    (out / "training_results.json" / "in").mkdir(parents=True)
+    (out / "observed").mkdir()
+    (out / "observed" / "models").touch()
+    desk = ["--data", str(data), "--out", str(out), "--device", "cpu", "--symbols", "LOW-USD", *SMALL]
+    assert main([*desk, "--epochs", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["piece"] == "LOW-USD"
+
+
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
     """Return the checkpoints that a training of another torch left of one of two models."""

@@ -5,9 +5,11 @@ epochs of a training that had ended.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from trainer.train.loop import train
 from trainer.train.machine_file import MachineFacts
 from trainer.train.notice import Notice
 from trainer.train.observing.events import line_of
+from trainer.train.observing.meter import Repeats
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
 from trainer.train.predict.load_model import Networks, check_model
@@ -100,12 +103,14 @@ def trained(
     dies: bool = False,
     symbols: Sequence[str] = (),
     interval: float = 1e9,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Worker:
     """Train a job's only piece in this process, as a worker does, and return the worker."""
     out.mkdir(exist_ok=True)
     worker = Worker(job, folder, out, dies=dies, symbols=symbols)
     with pytest.raises(WorkerKilled if dies else Ended):
-        train(worker, partial(form_pack, job=job), job, worker.report, interval=lambda: interval)
+        form = partial(form_pack, job=job)
+        train(worker, form, job, worker.report, interval=lambda: interval, clock=clock)
     return worker
 
 
@@ -182,6 +187,14 @@ def test_a_machine_lost_in_the_refit_does_not_train_the_first_fit_again(
     )
     assert same(one, other)
     assert replace(card, created_at="") == replace(whole, created_at="")
+
+
+def test_a_refit_that_resumes_where_it_was_lost_repeats_no_step(folder: Path, tmp_path: Path) -> None:
+    job, every_step = job_of(**SMALL, refit=True), count().__next__
+    killed = trained(job, folder, tmp_path, dies=True, clock=every_step)
+    again, repeats = trained(job, folder, tmp_path), Repeats()
+    told = [repeats.read(event) for event in (*killed.events, *again.events)]
+    assert [event["lost_steps"] for event in told if event["event"] == "resumed"] == [0]
 
 
 def test_a_scorer_scores_the_twin_and_refuses_what_a_model_has_seen(

@@ -4,6 +4,7 @@ worker or rank; the supervisor deletes the checkpoints of a piece that has ended
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,9 +81,11 @@ class PieceFiles:
         piece, made = opened.piece, self._made(opened.piece)
         if checkpoint is not None:
             checkpoint.put_into(opened.run)
-            run = opened.run
+            run, reads = opened.run, self._job_of(piece).reads_of_step
             place = {"epoch": run.epochs_before + run.epoch + 1, "visited": run.position}
-            place["step"] = steps_of(opened.run, self._job_of(piece))
+            # As readers of `progress` count (`Repeats`): they know the steps of an epoch of this stage alone.
+            an_epoch = math.ceil(run.num_windows / reads)
+            place["step"] = (place["epoch"] - 1) * an_epoch + math.ceil(run.position / reads)
             self._report(
                 {"event": "resumed", **piece.identity, **place, "unit": self._settings.job.model.reads}
             )

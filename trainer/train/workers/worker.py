@@ -174,14 +174,11 @@ class _WorkerRoster:
         return runs
 
     def _begun_run(self, arrival: _Arrival, make_room: Callable[[], None]) -> list[Run]:
-        """Return the run of a piece's next stage; none of a piece that needs no training, or may not begin.
-        Raises TrainerError.
+        """Return the run of a piece's next stage; none of a piece that needs no training. Raises
+        TrainerError.
         """
         piece, stages, checkpoint = arrival.piece, arrival.stages, None
         if stages is None:
-            if self._notice.stops:  # nothing of it is lost: it has not begun
-                self.report({"event": "model_stopped", **piece.identity})
-                return []
             started = {"event": "model_started", **piece.identity, "staged": arrival.staged}
             self.report({**started, **({"threads": piece.threads} if piece.threads > 1 else {})})
             if done := self._kept(piece):
@@ -213,6 +210,8 @@ class _WorkerRoster:
         for run in runs:
             self._files.stopped(self._opened.pop(run.member.name))
         self._score_without_rows()
+        self._take_in()
+        self._stop_waiting()
         for _ in range(self._num_scored_at_once):
             self._scoring.acquire()
 
@@ -338,20 +337,31 @@ class _WorkerRoster:
         return False
 
     def _next(self, *, wait: bool) -> _Arrival | None:
-        """Return the first piece that can start. `wait`: wait for one."""
+        """Return the first piece that can start; none starts after a notice. `wait`: wait for one."""
         while True:
-            with suppress(queue.Empty):
-                while True:
-                    self._hear(self._arrived.get_nowait())
+            self._take_in()
+            if self._notice.stops:
+                self._stop_waiting()
             for arrival in self._waiting:
                 if arrival.is_ready(self._settings.data):
                     self._waiting.remove(arrival)
                     return arrival
             if not wait:
                 return None
-            comes = any(arrival.reading is None for arrival in self._waiting)  # a file, which tells nobody
-            with suppress(queue.Empty):
-                self._hear(self._arrived.get(timeout=LOOK_SECONDS if comes else None))
+            with suppress(queue.Empty):  # a file tells nobody that it is there, nor does a notice
+                self._hear(self._arrived.get(timeout=LOOK_SECONDS if self._waiting else None))
+
+    def _take_in(self) -> None:
+        """Take in what has arrived."""
+        with suppress(queue.Empty):
+            while True:
+                self._hear(self._arrived.get_nowait())
+
+    def _stop_waiting(self) -> None:
+        """Report that a notice stopped the pieces that wait."""
+        for arrival in self._waiting:
+            self.report({"event": "model_stopped", **arrival.piece.identity})
+        self._waiting.clear()
 
     def _hear(self, message: _Arrival | _Woken) -> None:
         if isinstance(message, _Arrival):

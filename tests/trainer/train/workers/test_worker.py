@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -45,7 +46,9 @@ def settings(tmp_path_factory: Any, write_candles: Any) -> WorkerSettings:
 class Worker:
     """A roster with three helpers, which are threads of this process and go on when a test lets them."""
 
-    def __init__(self, settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch, *, notice: Notice | None = None
+    ) -> None:
         self.may = {symbol: threading.Event() for symbol in (*SYMBOLS, "score")}
         self.read: list[str] = []
         monkeypatch.setattr(helpers, "read", self._read)
@@ -55,7 +58,7 @@ class Worker:
         self.connection, theirs = multiprocessing.Pipe()
         lines = tuple(self._helper(settings) for _ in range(3))
         station = Station(number=0, device="cpu", helpers=lines)
-        self.roster = _WorkerRoster(station, settings, theirs, Notice(None))
+        self.roster = _WorkerRoster(station, settings, theirs, notice or Notice(None))
         self.made_room = 0
 
     def arrivals(self, free: int, *, wait: bool = False) -> list[str]:
@@ -99,6 +102,15 @@ def finish(worker: Worker, run: Run) -> None:
     """Tell the roster that a run is over, as the loop does."""
     run.best_weights = tensors_of(new_model(run.member, JOB))
     worker.roster.finished(run, new_model(run.member, JOB))
+
+
+def stopped(worker: Worker) -> set[str]:
+    """Return the pieces that have stopped by what the worker has told until now."""
+    pieces = set()
+    while worker.connection.poll():
+        event = worker.connection.recv()
+        pieces |= {event["piece"]} if event["event"] == "model_stopped" else set()
+    return pieces
 
 
 _KEPT: dict[bytes, Any] = {}
@@ -225,3 +237,28 @@ def test_an_error_of_a_helper_ends_the_worker(worker, monkeypatch):
     finish(worker, run)
     with pytest.raises(RuntimeError, match="MemoryError: of the host"):
         worker.arrivals(1, wait=True)
+
+
+def test_a_notice_stops_what_waits_beside_a_training(settings, monkeypatch, tmp_path):
+    """Its worker would count as dead otherwise, and a piece without retries as failed."""
+    worker = Worker(settings, monkeypatch, notice=Notice(tmp_path / "notice", clock=count().__next__))
+    worker.may["A-USD"].set()
+    worker.give("A-USD")
+    runs = worker.roster.arrivals(1, wait=True, make_room=lambda: None)
+    worker.give("B-USD", "C-USD")
+    while len(worker.read) < 3:
+        assert worker.arrivals(2) == []
+    worker.roster.stopped(runs)
+    assert stopped(worker) == set(SYMBOLS)
+
+
+def test_a_notice_stops_what_a_worker_waits_for(settings, monkeypatch, tmp_path):
+    """A file that never comes would keep the training from its end."""
+    worker = Worker(settings, monkeypatch, notice=Notice(tmp_path / "notice", clock=count().__next__))
+    worker.give("A-USD")
+    while not worker.read:
+        assert worker.arrivals(1) == []
+    (tmp_path / "notice").write_text("stop\n")
+    waits = threading.Thread(target=worker.arrivals, args=(1,), kwargs={"wait": True}, daemon=True)
+    waits.start()
+    assert worker.connection.poll(10.0) and stopped(worker) == {"A-USD"}
