@@ -195,7 +195,9 @@ class TargetSettings(HomeSettings):
     def calibrate(
         self, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return `fitted` with what is calibrated on validation."""
+        """Return `fitted` with what is calibrated on validation. Of a panel a value of `fit` is an array
+        (N,): that of each bar's series.
+        """
         return dict(fitted)
 
     def order(self, forecast_N: np.ndarray) -> np.ndarray:
