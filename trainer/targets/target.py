@@ -304,15 +304,6 @@ class VolatilityUnitSettings(HorizonSettings):
 
         return volatility_unit(candles.close, horizon=self.horizon, span=self.volatility_bars)
 
-    def check_held(self, held: float) -> None:
-        """Raise UsageError for a share of the money that no account of its agents can hold."""
-        do = "Leave out what is held, --held."
-        raise UsageError(f"a model of {self.name} forecasts, and says nothing of what to hold", do=do)
-
-    def columns_of_held(self, columns: Mapping[str, np.ndarray], held: float) -> dict[str, np.ndarray]:
-        """Return the columns (N,) of a prediction for an account that holds a share of its money."""
-        raise NotImplementedError
-
     def with_unit(self, candles: Candles, bars: np.ndarray) -> np.ndarray:
         """Return the bars at which trailing volatility is known: where the close moved before."""
         import numpy as np
