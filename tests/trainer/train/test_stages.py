@@ -4,6 +4,7 @@ epochs of a training that had ended.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,6 +31,7 @@ from trainer.train.loop import train
 from trainer.train.machine_file import MachineFacts
 from trainer.train.notice import Notice
 from trainer.train.observing.events import line_of
+from trainer.train.observing.meter import Repeats
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.strategy import form_pack
 from trainer.train.predict.load_model import Networks, check_model
@@ -175,6 +177,18 @@ def test_a_machine_lost_in_the_refit_does_not_train_the_first_fit_again(
     again = trained(job, folder, tmp_path)
     events = [event["event"] for event in again.events]
     assert "resumed" in events and "scoring" not in events and "begun_anew" not in events
+    resumed = again.events[events.index("resumed")]
+    steps = math.ceil(read_card(file_of(again)).series[0].splits["train"]["windows"] / job.train.batch)
+    lost = {
+        "event": "progress",
+        "model": resumed["model"],
+        "epoch": resumed["epoch"],
+        "steps": steps,
+        "step": 3,
+    }
+    repeats = Repeats()
+    assert resumed["visited"] == job.train.batch and repeats.read(lost)
+    assert repeats.read(resumed)["lost_steps"] == 2, "epochs of a refit have more steps than those before"
     assert not any("validation_loss" in event for event in again.events)
     assert len(killed.events) + len(again.events) >= len(refit.events)
     (one, other), (card, whole) = (

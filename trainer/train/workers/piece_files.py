@@ -37,7 +37,7 @@ from trainer.train.packs.pack import ModelState
 from trainer.train.piece import Opened, ended, outputs_of_trained, scored, write_model
 from trainer.train.precision import precision_of
 from trainer.train.predict.readers import Evaluate, outputs_of
-from trainer.train.run import Run, steps_of
+from trainer.train.run import Run, steps_told
 from trainer.train.stages import Stages, stages_of
 from trainer.train.workers.assignment import WorkerSettings
 
@@ -82,7 +82,7 @@ class PieceFiles:
             checkpoint.put_into(opened.run)
             run = opened.run
             place = {"epoch": run.epochs_before + run.epoch + 1, "visited": run.position}
-            place["step"] = steps_of(opened.run, self._job_of(piece))
+            place["step"] = steps_told(run, self._job_of(piece))
             self._report(
                 {"event": "resumed", **piece.identity, **place, "unit": self._settings.job.model.reads}
             )
@@ -104,7 +104,7 @@ class PieceFiles:
         run = opened.run
         place = {
             "epoch": run.epochs_before + run.epoch + 1,
-            "step": steps_of(run, self._job_of(opened.piece)),
+            "step": steps_told(run, self._job_of(opened.piece)),
         }
         self._report({"event": "model_stopped", **opened.piece.identity, **place})
 
