@@ -215,7 +215,7 @@ class TargetSettings(HomeSettings):
         from trainer.targets.scoring import plain_holdings
 
         long_N = self.is_long(forecast_N)
-        return None if long_N is None else plain_holdings(long_N, rows, self.bars_ahead)
+        return None if long_N is None else plain_holdings(long_N, rows.scored, rows.candles, self.bars_ahead)
 
     def events(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> Events:
         """Return the probability (N,) of each event that is forecast, and whether it happened (N,)."""
