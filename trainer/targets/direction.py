@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from trainer.data.read.candles import Candles
     from trainer.targets.bars import Labels
-    from trainer.targets.scoring import Events, PerBar, Rows
+    from trainer.targets.scoring import Events, Holdings, PerBar, Rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +97,14 @@ class Direction(HorizonSettings):
 
         logits_NC = np.stack([np.zeros(len(outputs_NO)), outputs_NO[:, 0]], axis=1)
         return {**fitted, TEMPERATURE: temperature(logits_NC, (labels_NK[:, 0] > 0.5).astype(np.int64))}
+
+    def holdings(self, forecast_N: np.ndarray, rows: Rows) -> Holdings:
+        """Return what the plain rule holds: at a tie, which has no label, as at the bar before it."""
+        from trainer.targets.direction_scores import over_ties
+        from trainer.targets.scoring import plain_holdings
+
+        bars, long_B = over_ties(forecast_N > self.long_above, rows, self.horizon)
+        return plain_holdings(long_B, bars, rows.candles, self.bars_ahead)
 
     def columns(
         self, outputs_NO: np.ndarray, candles: Candles, bars: np.ndarray, fitted: Mapping[str, Any]

@@ -1,14 +1,14 @@
 """Scores and baselines of probabilities of two classes, for `direction`. Numpy on the CPU, float64,
 deterministic.
 
-Shapes: N windows, M windows of one label.
+Shapes: N windows, M windows of one label, B bars from the first window's to the last one's.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from trainer.targets.scoring import PerBar, correlation_per_bar
+from trainer.targets.scoring import PerBar, Rows, correlation_per_bar
 
 PART = 1 << 20  # bars that are looked at together
 
@@ -31,6 +31,21 @@ def scores_per_bar(forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:
         "log_loss": -np.log(np.where(truth, bounded, 1 - bounded)),
         "brier": (chances - truth) ** 2,
     }
+
+
+def over_ties(long_N: np.ndarray, rows: Rows, horizon: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the scored bars (B,) with the ties that follow them, and whether each is up: a tie, which is not
+    scored, as the bar before it. That nothing need be traded there is known only afterwards.
+    """
+    bars = np.arange(rows.scored[0], rows.scored[-1] + 1)
+    close = rows.candles.close
+    place_B = np.full(len(bars), -1)
+    place_B[rows.scored - bars[0]] = np.arange(len(long_N))
+    is_gap_B = (place_B < 0) & (close[bars + horizon] != close[bars])  # no forecast: a hole
+    last_gap_B = np.maximum.accumulate(np.where(is_gap_B, bars, -1))
+    last_scored_B = np.maximum.accumulate(np.where(place_B >= 0, bars, -1))
+    kept_B = last_scored_B > last_gap_B
+    return bars[kept_B], long_N[np.maximum.accumulate(place_B)[kept_B]]
 
 
 def last_move(close: np.ndarray, bars: np.ndarray, horizon: int) -> np.ndarray:

@@ -56,16 +56,16 @@ class Holdings:
     slippage: float
 
 
-def plain_holdings(long_N: np.ndarray, rows: Rows, ahead: int) -> Holdings:
-    """Return what the plain rule of `targets/trading.py` holds: each scored bar (N,) that is up puts one part
-    in `ahead` of the money to use for as many bars, from its close on.
+def plain_holdings(long_N: np.ndarray, bars_N: np.ndarray, candles: Candles, ahead: int) -> Holdings:
+    """Return what the plain rule of `targets/trading.py` holds: each of the bars (N,), ascending, that is up
+    puts one part in `ahead` of the money to use for as many bars, from its close on.
     """
-    first = int(rows.scored[0])
-    signal = np.zeros(int(rows.scored[-1]) - first + 1)
-    signal[rows.scored - first] = long_N
+    first = int(bars_N[0])
+    signal = np.zeros(int(bars_N[-1]) - first + 1)
+    signal[bars_N - first] = long_N
     share_T = np.convolve(signal, np.full(ahead, 1 / ahead))
     bars = np.arange(first, first + len(share_T))
-    prices = rows.candles.close[first : first + len(share_T) + 1].astype(np.float64)
+    prices = candles.close[first : first + len(share_T) + 1].astype(np.float64)
     return Holdings(bars=bars, share=share_T, prices=prices, fee=FEE, slippage=SLIPPAGE)
 
 

@@ -195,7 +195,9 @@ class TargetSettings(HomeSettings):
     def calibrate(
         self, outputs_NO: np.ndarray, labels_NK: np.ndarray, fitted: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return `fitted` with what is calibrated on validation."""
+        """Return `fitted` with what is calibrated on validation. Of a panel a value of `fit` is an array
+        (N,): that of each bar's series.
+        """
         return dict(fitted)
 
     def order(self, forecast_N: np.ndarray) -> np.ndarray:
@@ -213,7 +215,7 @@ class TargetSettings(HomeSettings):
         from trainer.targets.scoring import plain_holdings
 
         long_N = self.is_long(forecast_N)
-        return None if long_N is None else plain_holdings(long_N, rows, self.bars_ahead)
+        return None if long_N is None else plain_holdings(long_N, rows.scored, rows.candles, self.bars_ahead)
 
     def events(self, forecast_N: np.ndarray, labels_NK: np.ndarray) -> Events:
         """Return the probability (N,) of each event that is forecast, and whether it happened (N,)."""
@@ -301,15 +303,6 @@ class VolatilityUnitSettings(HorizonSettings):
         from trainer.targets.bars import volatility_unit
 
         return volatility_unit(candles.close, horizon=self.horizon, span=self.volatility_bars)
-
-    def check_held(self, held: float) -> None:
-        """Raise UsageError for a share of the money that no account of its agents can hold."""
-        do = "Leave out what is held, --held."
-        raise UsageError(f"a model of {self.name} forecasts, and says nothing of what to hold", do=do)
-
-    def columns_of_held(self, columns: Mapping[str, np.ndarray], held: float) -> dict[str, np.ndarray]:
-        """Return the columns (N,) of a prediction for an account that holds a share of its money."""
-        raise NotImplementedError
 
     def with_unit(self, candles: Candles, bars: np.ndarray) -> np.ndarray:
         """Return the bars at which trailing volatility is known: where the close moved before."""

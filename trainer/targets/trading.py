@@ -83,16 +83,22 @@ def deflate(
 ) -> list[float | None]:
     """Return the deflated Sharpe ratio of each model of a run, all of which were tried; None where it is not
     known. `trials`: their effective number; None: as if all were independent, which deflates the most.
-    `more`: trials of searches whose best these are.
+    `more`: trials of searches whose best these are. They were not traded: of a single model their spread is
+    that of trials without skill, 1 / (bars - 1).
     """
     known = [one.sharpe for one in traded if one is not None]
-    spread = variance(known) if len(known) > 1 else 0.0
+    spread = variance(known) if len(known) > 1 else None
     number = more + (float(len(known)) if trials is None else trials)
     return [
         None
         if one is None
         else deflated_sharpe(
-            one.sharpe, bars=one.bars, skew=one.skew, kurtosis=one.kurtosis, spread=spread, trials=number
+            one.sharpe,
+            bars=one.bars,
+            skew=one.skew,
+            kurtosis=one.kurtosis,
+            spread=1 / (one.bars - 1) if spread is None else spread,
+            trials=number,
         )
         for one in traded
     ]

@@ -106,10 +106,19 @@ class Run:
 
 
 def steps_of(run: Run, job: Job) -> int:
-    """Return the steps from the start of a piece's training to the position of its run."""
+    """Return the steps from the start of a run to its position."""
     of_epochs = run.epoch * math.ceil(run.num_windows / job.reads_of_step)
     position = 0 if run.epoch_is_over else run.position  # of a finished run: its last epoch's is counted
-    return run.steps_before + of_epochs + math.ceil(position / job.reads_of_step)
+    return of_epochs + math.ceil(position / job.reads_of_step)
+
+
+def steps_told(run: Run, job: Job) -> int:
+    """Return the steps to the position of a run as who hears its `progress` counts them: those of this epoch,
+    and as many for each epoch before it, of earlier stages too, whose epochs may have fewer.
+    """
+    steps_of_epoch = math.ceil(run.num_windows / job.reads_of_step)
+    before = (run.epochs_before + run.epoch) * steps_of_epoch
+    return before + math.ceil(run.position / job.reads_of_step)
 
 
 def rate_of(run: Run, job: Job) -> float:

@@ -16,6 +16,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -315,13 +316,26 @@ def _refuse_seen(windows: Sequence[Windows], model: CheckedModel) -> None:
 
 def unseen(windows: Sequence[Windows], one: Windows, model: CheckedModel) -> np.ndarray:
     """Return which bars (N,) of one series of `windows` begin after those that trained and selected a model,
-    plus its embargo: in bars of the series, or in dates of a panel.
+    plus its embargo: in bars of the series, or in dates of a panel. A model of k folds, which was trained on
+    both sides of its test span, has not seen that either.
     """
     card, times = model.card, one.data.candles.timestamp
     if card.panel:
         times = np.unique(np.concatenate([each.data.candles.timestamp for each in windows]))
     first = int(np.searchsorted(times, seen_until(card, one.symbol, model.path))) + _embargo(card)
-    return np.asarray(one.times >= times[first]) if first < len(times) else np.zeros(len(one.bars), bool)
+    late = one.times >= times[first] if first < len(times) else np.zeros(len(one.bars), bool)
+    return np.asarray(late | _in_own_test(card, one) if card.knows_later_bars else late)
+
+
+def _in_own_test(card: Card, windows: Windows) -> np.ndarray:
+    """Return which bars (N,) are in a model's own test span: a card's splits are free in form."""
+    inside = np.zeros(len(windows.bars), bool)
+    for test in (one.splits.get("test") or {} for one in card.series if one.symbol == windows.symbol):
+        with suppress(KeyError, TypeError, ValueError, OverflowError):
+            first, last = (np.datetime64(str(test[end]).removesuffix("Z"), "ns") for end in ("first", "last"))
+            bars = windows.times.astype("datetime64[ns]")
+            inside |= (first <= bars) & (bars <= last)  # of '', as of any NaT, none
+    return inside
 
 
 def _embargo(card: Card) -> int:

@@ -110,7 +110,7 @@ class Stages:
             best_epoch=run.best_epoch,
             final_learning_rate=run.learning_rate,
             lowered=run.lowered,
-            steps=steps_of(run, job) - run.steps_before,
+            steps=steps_of(run, job),
             scored_before=run.scored_before,
             history=run.history,
             first_steps=run.first_steps,

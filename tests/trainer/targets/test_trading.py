@@ -113,3 +113,13 @@ def test_a_run_is_deflated_by_all_of_its_models():
     assert alone > 0.99 > among > 0.5
     assert deflate([one, None, *others])[1] is None
     assert deflate([one, *others], trials=1.0)[0] == pytest.approx(alone)
+
+
+def test_the_trials_of_a_search_deflate_its_only_model():
+    """No trial is traded, so that without another model their spread is that of chance: 1 / (bars - 1)."""
+    one = Traded(**{**TOLD, "sharpe": 0.12, "skew": 0.0, "kurtosis": 3.0})
+    (alone,), (searched,) = deflate([one]), deflate([one], more=99)
+    chance = np.random.default_rng(0).normal(size=(4_000, 100)).max(axis=1).mean() / math.sqrt(499)
+    beyond = (0.12 - chance) * math.sqrt(499) / math.sqrt(1 + 0.12**2 / 2)
+    assert searched == pytest.approx(NormalDist().cdf(beyond), abs=0.02)
+    assert alone > 0.99 > 0.7 > searched

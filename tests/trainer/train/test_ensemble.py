@@ -16,7 +16,7 @@ import pytest
 from tests.trainer.train.conftest import Trained, planned
 from trainer.base.errors import DataError, UsageError
 from trainer.cli.verbs import models as verb
-from trainer.store.card import Card, read_card
+from trainer.store.card import LATER_BARS, Card, read_card
 from trainer.store.comparison import Side
 from trainer.store.weights import load_tensors, save
 from trainer.train.ensemble import ensemble_cards, unseen_cards
@@ -24,6 +24,8 @@ from trainer.train.evaluate.evaluation import evaluate
 from trainer.train.inputs.source import read_source
 from trainer.train.predict.load_model import check_model
 from trainer.train.predict.symbols import outputs_at
+
+LATE = "2030-01-01T00:00:00Z"
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +145,33 @@ def test_runs_that_share_too_few_cells_are_scored_again(planted, later, monkeypa
     (row,) = json.loads(told.out)["rows"]
     assert (row["side"], row["symbol"]) == ("run-2", "SIG-USD") and row["score"] > row["reference"]
     assert "scored again on the bars of" in told.err
+
+
+def of_a_k_fold(path: Path, to: Path, **splits: Any) -> Path:
+    """Copy a model as one that k folds trained until 2030, with these spans in its card."""
+    card = read_card(path)
+    (series,) = card.series
+    series = replace(series, splits={**series.splits, **splits})
+    data = {**card.data, LATER_BARS: True}
+    save(to, load_tensors(path), replace(card, series=[series], data=data, trained_until=LATE))
+    return to
+
+
+def test_models_of_a_k_fold_are_averaged_on_their_own_test(planted, second, tmp_path):
+    (honest,) = ensemble_cards(planted.job, planted.data, [planted.file, second])
+    models = [
+        of_a_k_fold(path, tmp_path / path.name, validation={"last": LATE}) for path in (planted.file, second)
+    ]
+    (found,) = ensemble_cards(planted.job, planted.data, models)
+    assert found.losses == honest.losses
+
+
+@pytest.mark.parametrize("test", [{"first": "2023-01-01T00:00:00Z", "last": "2023-02-01T00:00:00Z"}, {}])
+def test_a_model_of_a_k_fold_has_seen_the_bars_after_its_test(planted, second, tmp_path, test):
+    model = of_a_k_fold(second, tmp_path / "k_fold.safetensors", test=test)
+    with pytest.raises(DataError, match="can't be scored") as caught:
+        unseen_cards(planted.job, planted.data, [[planted.file], [model]])
+    assert "no bar of its test span is new enough" in caught.value.why
 
 
 def test_other_candles_are_refused(planted, second, tmp_path, write_candles):

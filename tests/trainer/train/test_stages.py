@@ -4,6 +4,7 @@ epochs of a training that had ended.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -180,6 +181,18 @@ def test_a_machine_lost_in_the_refit_does_not_train_the_first_fit_again(
     again = trained(job, folder, tmp_path)
     events = [event["event"] for event in again.events]
     assert "resumed" in events and "scoring" not in events and "begun_anew" not in events
+    resumed = again.events[events.index("resumed")]
+    steps = math.ceil(read_card(file_of(again)).series[0].splits["train"]["windows"] / job.train.batch)
+    lost = {
+        "event": "progress",
+        "model": resumed["model"],
+        "epoch": resumed["epoch"],
+        "steps": steps,
+        "step": 3,
+    }
+    repeats = Repeats()
+    assert resumed["visited"] == job.train.batch and repeats.read(lost)
+    assert repeats.read(resumed)["lost_steps"] == 2, "epochs of a refit have more steps than those before"
     assert not any("validation_loss" in event for event in again.events)
     assert len(killed.events) + len(again.events) >= len(refit.events)
     (one, other), (card, whole) = (

@@ -197,11 +197,13 @@ def serve(descriptor: int) -> None:
     die_with_the_parent()
     line = Connection(descriptor)
     with suppress(EOFError, OSError):
-        lanes = HereLanes(*line.recv())
+        lanes: Any = None
+        given = line.recv()
         while True:
             method, *arguments = line.recv()
             try:
                 with as_usage_error("an environment can't be stepped", DO):
+                    lanes = lanes or HereLanes(*given)  # their first episodes may fail, too
                     answer: Any = getattr(lanes, method)(*arguments)
             except TrainerError as error:
                 answer = error

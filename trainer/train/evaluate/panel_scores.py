@@ -43,8 +43,12 @@ def score_panel(
     assert data.panel is not None
     target = data.series[0].target
     labels = {span: [one.labels(span) for one in data.series] for span in SPANS}
+    counts = [len(one) for one in labels["validation"]]
+    fits = {  # by bar, since with scaler = "series" each series has a fit of its own
+        name: np.repeat([one.fitted[name] for one in data.series], counts) for name in data.panel.fitted
+    }
     calibrated = target.calibrate(
-        np.concatenate(outputs["validation"]), np.concatenate(labels["validation"]), data.panel.fitted
+        np.concatenate(outputs["validation"]), np.concatenate(labels["validation"]), fits
     )
     scored = []
     for number, (one, known) in enumerate(zip(data.series, baselines, strict=True)):

@@ -125,10 +125,12 @@ def until_of(card: Card, path: Path) -> str:
 
 
 def seen_until(card: Card, symbol: str, path: Path) -> int:
-    """Return when the bars of a series that trained and selected a model end, in ns; of a panel, and of a
-    series that it was not trained on, those of all series. Raises DataError for a card without these times.
+    """Return when the bars of a series that trained and selected a model end, in ns; of a panel, of k folds,
+    and of a series that it was not trained on, those of all series. Raises DataError for a card without these
+    times.
     """
-    own = [one for one in card.series if one.symbol == symbol and not card.panel and not card.held_out]
+    joint = card.panel or card.held_out or card.knows_later_bars
+    own = [one for one in card.series if one.symbol == symbol and not joint]
     return nanoseconds_of((_end_of(own[0], card.timeframe) if own else None) or until_of(card, path))
 
 

@@ -11,12 +11,14 @@ summary.proto).
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping
 from pathlib import Path
 
 _CASTAGNOLI = 0x82F63B78  # CRC-32C's polynomial, bits reversed
 _MASK = 0xA282EAD8
+_MOST_FLOAT32 = (2 - 2**-23) * 2.0**127
 
 
 def _table() -> tuple[int, ...]:
@@ -44,8 +46,7 @@ class ScalarFile:
     def add(self, scalars: Mapping[str, float], *, step: int, now: float) -> None:
         """Append one point of each scalar. `now` is seconds since 1970."""
         values = b"".join(
-            _bytes(1, _bytes(1, tag.encode()) + _key(2, 5) + struct.pack("<f", value))
-            for tag, value in scalars.items()
+            _bytes(1, _bytes(1, tag.encode()) + _key(2, 5) + _float(value)) for tag, value in scalars.items()
         )
         self._append(_double(1, now) + _key(2, 0) + _varint(step) + _bytes(5, values))
 
@@ -69,6 +70,11 @@ def _key(number: int, kind: int) -> bytes:
 
 def _double(number: int, value: float) -> bytes:
     return _key(number, 1) + struct.pack("<d", value)
+
+
+def _float(value: float) -> bytes:
+    """Return a float32; infinity for a number that is too large for one, which `struct` refuses."""
+    return struct.pack("<f", value if abs(value) <= _MOST_FLOAT32 else math.copysign(math.inf, value))
 
 
 def _bytes(number: int, value: bytes) -> bytes:

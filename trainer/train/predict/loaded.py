@@ -92,6 +92,7 @@ class PreparedBars:
     candles: Candles
     bars: np.ndarray  # (N,) int64 rows of the candles
     fitted: Mapping[str, Any]
+    outputs: int  # numbers that the module gives for each
     places: np.ndarray | None  # (N,) int64: outputs of the chunk that are theirs; None: of windows
 
     def forecast(
@@ -103,11 +104,12 @@ class PreparedBars:
         Raises UsageError for outputs of another shape, and for a share that can't be held.
         """
         made = outputs.detach().cpu().numpy() if isinstance(outputs, torch.Tensor) else np.asarray(outputs)
-        bars = self.bars
-        if self.places is not None:
-            made = made[0, self.places] if made.ndim == 3 and len(made) == 1 else made[:, -1]
-        if made.shape[:1] != bars.shape:
-            what = f"the outputs are of {len(made)} bars, and {self.symbol} has {len(bars)}"
+        bars, wanted = self.bars, (len(self.bars), self.outputs)
+        if self.places is not None and made.ndim == 3:
+            is_whole = len(made) == 1 and made.shape[1] > self.places[-1]
+            made = made[0, self.places] if is_whole else made[:, -1]
+        if made.shape != wanted:
+            what = f"the outputs are {made.shape}, and those of {self.symbol}'s bars {wanted}"
             raise UsageError(what, do="Give the module's outputs for its inputs.")
         if held is not None:
             self.target.check_held(held)
@@ -264,6 +266,7 @@ class LoadedModel:
             candles=candles,
             bars=bars,
             fitted=entry.fitted,
+            outputs=self.card.architecture["outputs"],
             places=None if self.reads_windows else places - places[0],
         )
 

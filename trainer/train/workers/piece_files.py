@@ -4,7 +4,6 @@ worker or rank; the supervisor deletes the checkpoints of a piece that has ended
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ from trainer.train.packs.pack import ModelState
 from trainer.train.piece import Opened, ended, outputs_of_trained, scored, write_model
 from trainer.train.precision import precision_of
 from trainer.train.predict.readers import Evaluate, outputs_of
-from trainer.train.run import Run, steps_of
+from trainer.train.run import Run, steps_told
 from trainer.train.stages import Stages, stages_of
 from trainer.train.workers.assignment import WorkerSettings
 
@@ -81,11 +80,9 @@ class PieceFiles:
         piece, made = opened.piece, self._made(opened.piece)
         if checkpoint is not None:
             checkpoint.put_into(opened.run)
-            run, reads = opened.run, self._job_of(piece).reads_of_step
+            run = opened.run
             place = {"epoch": run.epochs_before + run.epoch + 1, "visited": run.position}
-            # As readers of `progress` count (`Repeats`): they know the steps of an epoch of this stage alone.
-            an_epoch = math.ceil(run.num_windows / reads)
-            place["step"] = (place["epoch"] - 1) * an_epoch + math.ceil(run.position / reads)
+            place["step"] = steps_told(run, self._job_of(piece))
             self._report(
                 {"event": "resumed", **piece.identity, **place, "unit": self._settings.job.model.reads}
             )
@@ -107,7 +104,7 @@ class PieceFiles:
         run = opened.run
         place = {
             "epoch": run.epochs_before + run.epoch + 1,
-            "step": steps_of(run, self._job_of(opened.piece)),
+            "step": steps_told(run, self._job_of(opened.piece)),
         }
         self._report({"event": "model_stopped", **opened.piece.identity, **place})
 

@@ -279,6 +279,15 @@ def test_an_agent_does_not_depend_on_processes(file: Path, monkeypatch: pytest.M
     assert again.step([True], [ANY]) == alone.step([True], [ANY])
 
 
+def test_a_process_whose_first_episode_fails_says_why(file: Path) -> None:
+    target: Any = job_in(file).target
+    lanes = Processes(target, [LanePlace(candles=candles_of(), bars=4, seed=0)], processes=1)
+    for ask in (lanes.seen, lanes.seen):
+        with pytest.raises(UsageError, match="Long can't be built over 4 bars") as caught:
+            ask()
+        assert caught.value.why == "ValueError: too few bars"
+
+
 @pytest.mark.nightly
 def test_a_process_that_dies_or_fails_is_one_line(file: Path) -> None:
     places = [LanePlace(candles=candles_of(), bars=40, seed=seed) for seed in range(2)]

@@ -50,6 +50,18 @@ def test_a_bar_without_a_forecast_is_in_cash():
     assert bars.exposure.tolist() == [1, 0, 1] and bars.turnover.tolist() == [1, 1, 2]
 
 
+def test_a_tie_of_the_future_neither_buys_nor_sells():
+    """Bars 1, 2, 4 and 6 have no label, since the close will be the same: nobody knows that at the bar."""
+    target, up = TARGETS["direction"](horizon=1), [0.9, 0.9, 0.1]
+    closes = [100, 110, 110, 110, 121, 121, 5, 5, 7]
+    bars = trade(np.array(up), target, rows(closes, [0, 3, 5]))
+    assert bars.exposure.tolist() == [1, 1, 1, 1, 1, 0] and bars.turnover.sum() == 2
+    bars = trade(np.array([*up, 0.9]), target, rows(closes, [0, 3, 5, 7]))
+    assert bars.exposure.tolist() == [1, 1, 1, 1, 1, 0, 0, 1], "in cash before a tie, it stays there"
+    missing = trade(np.array([0.9, 0.9]), target, rows([100, 110, 121, 121, 130, 140], [0, 4]))
+    assert missing.exposure.tolist() == [1, 0, 0, 0, 1], "bars 1 and 2 have no forecast at all"
+
+
 @pytest.mark.parametrize(
     ("name", "forecast"),
     [

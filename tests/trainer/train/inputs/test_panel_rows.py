@@ -29,8 +29,8 @@ from trainer.job.pieces.piece import Piece
 from trainer.store.card import card_from_json, read_card
 from trainer.targets import TARGETS
 from trainer.targets.described import shown
-from trainer.train.evaluate.panel_scores import rank_correlations
-from trainer.train.evaluate.scores import days_of_a_cell, outputs_by_span
+from trainer.train.evaluate.panel_scores import panel_baselines, rank_correlations, score_panel
+from trainer.train.evaluate.scores import SPANS, days_of_a_cell, outputs_by_span
 from trainer.train.inputs.panel_rows import read_panel
 from trainer.train.inputs.series import PieceData
 from trainer.train.inputs.source import on_device, plan_and_open, read_source
@@ -203,6 +203,22 @@ def test_rank_correlation_is_spearmans_by_date():
     order[:2] = (forecast[:6] < forecast[0]).sum() + 1.5
     _, values = rank_correlations(forecast, labels, dates)
     assert values[0] == pytest.approx(np.corrcoef(order, labels[:6].argsort().argsort())[0, 1])
+
+
+@pytest.mark.parametrize("scaler", SCALERS)
+def test_variance_is_unbiased_where_series_have_scales_of_their_own(panel, scaler):
+    wilder = [
+        replace(one, **{name: getattr(one, name) ** (1 + number) for name in FIELDS if name != "volume"})
+        for number, one in enumerate(panel)
+    ]
+    keys = keys_for({"hidden": 4}, model="lstm", target="volatility")
+    job = with_settings(job_with(scaler), **keys, horizon_sessions=1)
+    data = prepared(wilder, job)
+    outputs = {span: [np.zeros((len(one.rows(span)), 1)) for one in data.series] for span in SPANS}
+    scored, _ = score_panel(outputs, data, panel_baselines(data))
+    both = [(one.labels("validation")[:, 0], its) for one, its in zip(data.series, scored, strict=True)]
+    shares = [np.exp(2 * (labels - its.forecasts["validation"][:, 1])) for labels, its in both]
+    assert np.concatenate(shares).mean() == pytest.approx(1)
 
 
 SMALL = {

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+import struct
+
 from trainer.train.observing.tensorboard import ScalarFile
 
 # TensorBoard's own reader (tensorboard 2.21.0, EventFileLoader) made of this what is written below, on
@@ -19,3 +22,12 @@ def test_a_file_is_byte_for_byte_what_tensorboard_read(tmp_path):
     file.add({"loss": 0.4, "rate": 1234.0}, step=301, now=1_795_000_002.0)
     assert path.read_bytes().hex().startswith(READ_BY_TENSORBOARD)  # a further point is appended
     assert len(path.read_bytes().hex()) == len(READ_BY_TENSORBOARD) + 112
+
+
+def test_a_number_beyond_float32_is_infinity(tmp_path):
+    """The validation loss of a network that diverged is a float64, and must not end the training."""
+    file = ScalarFile(tmp_path, now=0.0, suffix="one")
+    file.add({"loss": 1e40, "gain": -1e300}, step=1, now=1.0)
+    (path,) = tmp_path.iterdir()
+    written = path.read_bytes()
+    assert struct.pack("<f", math.inf) in written and struct.pack("<f", -math.inf) in written

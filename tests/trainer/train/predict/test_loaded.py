@@ -169,8 +169,9 @@ def test_what_can_not_be_prepared_is_one_error(tmp_path: Path, data: Path) -> No
     with pytest.raises(DataError, match="enough bars before it"):
         model.prepare(few)
     bars = model.prepare(data, last=3)["AAA"]
-    with pytest.raises(UsageError, match="are of 2 bars, and AAA has 3"):
-        bars.forecast(torch.zeros(2, 1))
+    for made in (torch.zeros(2, 1), torch.zeros(3), torch.zeros(3, 2), torch.zeros(1, 3, 1), torch.zeros(())):
+        with pytest.raises(UsageError, match=r"the outputs are \(.*\), and those of AAA's bars \(3, 1\)"):
+            bars.forecast(made)
 
 
 def test_scalers_of_several_limits_are_refused(tmp_path: Path) -> None:
