@@ -183,9 +183,8 @@ def with_details(objects: Objects, files: Iterable[SetFile]) -> tuple[SetFile, .
 def _no_files(objects: Objects, data_set: str, at: datetime | None) -> DataError:
     names = [one.name for one in list_sets(objects)]
     then = f" at {at:%Y-%m-%d %H:%M} UTC" if at else ""
+    what, why = f"there is no data set '{data_set}'{then}", f"{RAW}{data_set}/ in the bucket is empty"
+    if data_set in names:
+        return DataError(what, why="it has no file from that time", do="Take a later one, or leave it out.")
     do = nearest(data_set, names) or (f"There are: {', '.join(names[:12])}." if names else "")
-    return DataError(
-        f"there is no data set '{data_set}'{then}",
-        why=f"{RAW}{data_set}/ in the bucket is empty",
-        do=do or "Push one: mayfly data push PATH.",
-    )
+    return DataError(what, why=why, do=do or "Push one: mayfly data push PATH.")

@@ -13,7 +13,7 @@ from typing import Any
 
 from trainer.base.errors import DataError
 from trainer.base.extras import needs
-from trainer.data.timeframes import canonical
+from trainer.data.timeframes import can_resample, canonical, step_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +26,9 @@ class CountedBars:
 
 
 def count_bars(path: str, *, timeframe: str = "") -> CountedBars:
-    """Count the bars of a file or folder, of one timeframe. Raises DataError for files that can't be read,
-    and if they have several timeframes of which none is named.
+    """Count the bars of a file or folder, of one timeframe: as a training chooses, those in the files, else
+    those that the longest shorter ones make. Raises DataError for files that can't be read, and if they have
+    several timeframes of which none is named.
     """
     needs("pyarrow")
     from trainer.data.read.folders import candle_files
@@ -35,19 +36,23 @@ def count_bars(path: str, *, timeframe: str = "") -> CountedBars:
 
     headers = [open_header(one.path, one.file) for one in candle_files(Path(path)).files]
     frames = sorted({header.name_timeframe for header in headers if header.name_timeframe})
-    wanted = canonical(timeframe) if timeframe else ""
-    if not wanted and len(frames) > 1:
+    if not timeframe and len(frames) > 1:
         why, do = f"they are {', '.join(frames)}", "Choose one with --timeframe."
         raise DataError(f"{path} holds several timeframes", why=why, do=do)
-    chosen = [one for one in headers if not wanted or one.name_timeframe in ("", wanted)]
+    wanted = canonical(timeframe) if timeframe else "".join(frames)
+    fitting = [frame for frame in frames if frame == wanted or can_resample(frame, wanted)]
+    base = max(fitting, key=step_of, default=wanted)
+    chosen = [one for one in headers if one.name_timeframe in ("", base)]
     if not chosen:
         why, do = f"it has {', '.join(frames)}", "Name one of these with --timeframe."
         raise DataError(f"{path} holds no {wanted} bars", why=why, do=do)
     bars: Counter[str] = Counter()
     for header in chosen:
         bars.update(_bars_of(header))
+    ratio = step_of(wanted) // step_of(base) if base != wanted else 1
     size = sum(header.path.stat().st_size for header in chosen)
-    return CountedBars(bars=dict(sorted(bars.items())), timeframe=wanted or "".join(frames), bytes=size)
+    made = {symbol: count // ratio for symbol, count in sorted(bars.items())}
+    return CountedBars(bars=made, timeframe=wanted, bytes=size)
 
 
 def _bars_of(header: Any) -> dict[str, int]:

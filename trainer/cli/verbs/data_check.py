@@ -34,6 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     path = Path(arguments.path)
     check_path(arguments.path)
     out = _new_folder(arguments.fix, path)
+    if arguments.html and Path(arguments.html).is_dir():
+        raise UsageError(f"--html {arguments.html} is a folder", do="Name the page's file.")
     needs("pyarrow")
     # Late: numpy and pyarrow take half a second to load, and a wrong setting should not wait for it.
     from trainer.cli.views.data import checked_table, repaired_lines

@@ -6,8 +6,10 @@ import argparse
 from datetime import date, datetime, timezone
 from pathlib import Path
 
+from trainer.base.arguments import check_folder
 from trainer.base.errors import DataError, UsageError
 from trainer.base.files import read_plain
+from trainer.base.instants import utc_now
 from trainer.base.strict_json import YEARS_OF_BARS
 from trainer.base.symbols import flaw, quoted, tidy
 from trainer.cli.output import counted, say, say_json
@@ -36,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("no --source was named", do=do)
     name = REHEARSAL if arguments.rehearse else arguments.source
     request, folder = _request(arguments, name), Path(arguments.out)
+    check_folder(folder)
     source = open_source(name)
     console, failures = Console(plain=arguments.json), dict[str, str]()
     try:
@@ -48,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         console.close()
         files = _described(folder, name, failures)
-    _tell(arguments, report, files, folder, name, synthetic=source.synthetic)
+    _tell(arguments, report, files, request, folder, synthetic=source.synthetic)
     if report.failures and not files:
         raise DataError(f"nothing was fetched from {name}", why=_failed(report), do="Correct the symbols.")
     return DataError.exit_code if report.failures else 0
@@ -66,6 +69,8 @@ def _request(arguments: argparse.Namespace, source: str) -> FetchRequest:
         do = f"Name 1 to {MOST_SYMBOLS:,}, or a file of them with --file."
         raise UsageError(f"{counted(len(symbols), 'symbol')} to fetch", do=do)
     since, until = _day("--since", arguments.since), 0
+    if since > int(utc_now().timestamp()) * SECOND:
+        raise UsageError(f"--since {arguments.since} has not come yet", do="Name a day of the past.")
     if arguments.until and (until := _day("--until", arguments.until)) <= since:
         raise UsageError(f"--until {arguments.until} is not after --since {arguments.since}", do="Swap them.")
     return FetchRequest(
@@ -123,24 +128,27 @@ def _tell(
     arguments: argparse.Namespace,
     report: FetchReport,
     files: list[FetchedFile],
+    request: FetchRequest,
     folder: Path,
-    source: str,
     *,
     synthetic: bool,
 ) -> None:
-    document = metadata_of(files, report.failures, terms=TERMS.get(source, ""))
+    document = metadata_of(files, report.failures, terms=TERMS.get(request.source, ""))
     if arguments.json:
         added = [file.path.name for file in report.added]
         say_json({**document, "added": added, "synthetic": synthetic, "folder": str(folder)})
         return
     label = " SYNTHETIC" if synthetic else ""
-    asked = {file.record.symbol for file in report.added}
-    for name, entry in list(document["symbols"].items())[:MOST_NAMED]:
+    grown = {file.record.symbol for file in report.added}
+    keys = {symbol: f"{symbol} {request.timeframe}" for symbol in sorted(request.begins)}
+    there = [symbol for symbol in keys if keys[symbol] in document["symbols"]]
+    for symbol in there[:MOST_NAMED]:
+        entry = document["symbols"][keys[symbol]]
         holes = f", {counted(entry['hole_bars'], 'bar')} missing" if entry["hole_bars"] else ""
-        new = "" if name.split(" ")[0] in asked else ", nothing new"
-        say(f"{name}: {entry['bars']:,}{label} bars, {' to '.join(entry['covers'])}{holes}{new}")
-    if more := len(document["symbols"]) - MOST_NAMED:
-        say(*([f"and {counted(more, 'symbol')} more: {folder / METADATA}"] if more > 0 else []))
+        new = "" if symbol in grown else ", nothing new"
+        say(f"{keys[symbol]}: {entry['bars']:,}{label} bars, {' to '.join(entry['covers'])}{holes}{new}")
+    if (more := len(there) - MOST_NAMED) > 0:
+        say(f"and {counted(more, 'symbol')} more: {folder / METADATA}")
     if report.failures:
         say(f"{counted(len(report.failures), 'symbol')} failed: {_failed(report)}")
     say(f"{counted(len(report.added), 'new file')} in {folder}, {counted(len(files), 'file')} in all")

@@ -245,10 +245,10 @@ def _instant(text: str) -> datetime | None:
         return None
     try:
         named = datetime.fromisoformat(text)
-    except ValueError as error:
+        return named.replace(tzinfo=named.tzinfo or timezone.utc).astimezone(timezone.utc)
+    except (ValueError, OverflowError) as error:
         do = "Write it as 2026-11-20 or 2026-11-20T14:30Z, or name a run."
         raise UsageError(f"--at {text} is no time", do=do) from error
-    return named.replace(tzinfo=named.tzinfo or timezone.utc)
 
 
 # --- ls

@@ -57,6 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.dry_run and not arguments.sweep:
         raise UsageError("--dry-run is for --sweep", do="Add --sweep, or leave it out.")
+    if arguments.fix and arguments.sweep:
+        raise UsageError("--fix and --sweep don't go together", do="Do one, then the other.")
     if arguments.sweep:
         return sweep_stack(arguments)
     if arguments.fix:

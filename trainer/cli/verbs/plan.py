@@ -19,7 +19,7 @@ from typing import Any
 from trainer.aws.access import Access, own_access
 from trainer.aws.place import ACCOUNT
 from trainer.base import environment
-from trainer.base.errors import UsageError
+from trainer.base.errors import DataError, UsageError
 from trainer.base.instants import utc_now
 from trainer.cli.asked_job import asked_job
 from trainer.cli.defaults import notes
@@ -47,7 +47,7 @@ from trainer.runs import calibration
 from trainer.runs.month import month_of_runs
 
 NO_CODE = BundleName(sha256="", lock_sha256="")  # a plan has no use for it
-MOST_BARS = 10**9
+MOST_BARS, MOST_SYMBOLS = 10**9, 10**6
 MARKET = "machine.market"  # of a job: a plan weighs both, unless a flag names one
 
 
@@ -156,8 +156,9 @@ def _take_count(arguments: argparse.Namespace) -> int:
     if not text.isdecimal():
         return 0
     arguments.symbols = None
-    if int(text) == 0:
-        raise UsageError("--symbols 0 names no symbol", do="Name symbols, or how many: --symbols 500.")
+    if len(text) > len(str(MOST_SYMBOLS)) or not 1 <= int(text) <= MOST_SYMBOLS:
+        do = f"Name symbols, or how many: 1 to {MOST_SYMBOLS:,}."
+        raise UsageError(f"--symbols {text[:20]} is out of bounds", do=do)
     return int(text)
 
 
@@ -186,16 +187,21 @@ def _of_files(job: Job, count: int) -> TrainingWork:
     from trainer.cli.sources.counted import count_bars
 
     found = count_bars(job.data.path, timeframe=job.data.timeframe)
-    names = job.data.symbols or tuple(found.bars)
-    if count:
-        names = names[:count]
+    names = [name for name in job.data.symbols or found.bars if name not in job.data.exclude]
+    if not names:
+        why = f"data.exclude names all that {job.data.path} has"
+        raise DataError("no symbol is left to train", why=why, do="Remove one from data.exclude.")
+    if count > len(names):
+        do = "Name fewer, or plan by numbers alone: --bars N."
+        raise UsageError(f"--symbols {count}, but {job.data.path} has {len(names)}", do=do)
+    names = names[: count or None]
     if missing := [name for name in names if name not in found.bars]:
         why = f"{job.data.path} has {', '.join(list(found.bars)[:12])}"
         do = "Name symbols that it has, or add their candles."
         raise UsageError(f"there are no bars of {', '.join(missing[:6])}", why=why, do=do)
     candles = ChosenCandles(
         timeframe=found.timeframe or "1m",
-        bars={name: found.bars[name] for name in names if name not in job.data.exclude},
+        bars={name: found.bars[name] for name in names},
         synthetic=False,
         desk_bytes=found.bytes,
     )

@@ -73,6 +73,7 @@ def _of_job(job: Job, *, as_json: bool) -> int:
         say_json({"job": job.to_dict(), "profiles": rows})
         return 0
     symbols = counted(max(1, len(job.data.symbols)), "symbol")
+    last = f"the last {job.data.bars:,} of " if job.data.bars else ""
     show(
         lines(
             FittedTable(
@@ -83,7 +84,8 @@ def _of_job(job: Job, *, as_json: bool) -> int:
             f"batch: the job's {job.train.batch:,}, in slices of so many where the whole does not fit"
             if job.train.batch
             else "batch: the largest of train.batch = auto",
-            f"models: at a time on one GPU; time: of {symbols} with seven years of bars on it, without boot",
+            f"models: at a time on one GPU; time: of {symbols} with {last}seven years of bars on it, without"
+            " boot",
         )
     )
     return 0

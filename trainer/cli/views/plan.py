@@ -348,7 +348,7 @@ def gpu_lines(rows: Sequence[OnGpus]) -> Iterator[RenderableType]:
         yield (f"   Not worthwhile for this model and batch (speed-up over one GPU): {named}")
     elif pointless:
         busy = math.ceil(max(row.speedup for row in pointless))
-        yield f"   Dim: the models keep no more than {counted(busy, 'GPU')} busy."
+        yield f"   The models keep no more than {counted(busy, 'GPU')} busy."
     law = f"Several GPUs: by law, {LAW}" if together else "Several GPUs: each trains models of its own"
     yield styled(f"{law}; an estimate until measured. List prices, boot included.", DIM)
 

@@ -54,6 +54,11 @@ def test_a_repair_inside_its_source_is_refused(folder: Path, capsys):
     assert "is inside" in capsys.readouterr().err
 
 
+def test_a_page_in_place_of_a_folder_is_refused_before_the_check(folder: Path, capsys):
+    assert main(["data", "check", str(folder), "--html", str(folder)]) == 2
+    assert f"--html {folder} is a folder" in capsys.readouterr().err
+
+
 def test_a_check_reads_the_columns_that_a_job_tells(folder: Path, tmp_path: Path, capsys):
     job = tmp_path / "job.toml"
     job.write_text('[data]\ncolumns = ["volume=volume:k"]\ncalendar = "events"\n')

@@ -29,6 +29,7 @@ DAYS = ("--since", "2026-01-01", "--until", "2026-02-01")
         (("BTC-USD", "--source", "kraken", "--since", "2924-01-01"), "it is outside the years 1800 to 2199"),
         (("BTC-USD", "--source", "kraken", "--since", "2026-02-01", "--until", "2026-01-01"), "is not after"),
         (("BTC-USD", "--source", "kraken", "--timeframe", "1x", *DAYS), "'1x' is not a timeframe"),
+        (("BTC-USD", "--source", "kraken", "--since", "9999-01-01"), "--since 9999-01-01 has not come yet"),
         (("--file", "none.txt", "--source", "yahoo", *DAYS), "cannot read none.txt"),
     ],
 )
@@ -61,6 +62,28 @@ def test_a_rehearsal_fetches_marked_bars(tmp_path: Path, capsys: pytest.CaptureF
     assert document["symbols"]["BTC-USD 1d"]["bars"] == 31
     stored = json.loads((out / "metadata.json").read_text())
     assert stored == {key: document[key] for key in stored}
+
+
+def test_only_what_was_asked_for_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ccxt", reason="the extra fetch is not installed")
+    words = ["--since", "2026-01-01", "--until", "2026-01-02", "--rehearse", "--out", str(tmp_path)]
+    assert main(["data", "fetch", "BTC-USD", "ETH-USD", *words]) == 0
+    capsys.readouterr()
+    assert main(["data", "fetch", "ETH-USD", "--timeframe", "1h", *words]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        "ETH-USD 1h: 24 SYNTHETIC bars, 2026-01-01T00:00:00Z to 2026-01-02T00:00:00Z",
+        f"1 new file in {tmp_path}, 3 files in all",
+    ]
+    assert main(["data", "fetch", "ETH-USD", *words]) == 0  # one day, which is there
+    assert capsys.readouterr().out.splitlines()[0].endswith(", nothing new")
+
+
+def test_a_file_in_place_of_the_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "out").write_text("")
+    words = ["data", "fetch", "BTC-USD", "--source", "kraken", *DAYS, "--out", str(tmp_path / "out")]
+    assert main(words) == 2
+    assert "out is a file" in capsys.readouterr().err
 
 
 def test_a_file_of_tickers_may_be_a_table(tmp_path: Path) -> None:

@@ -208,6 +208,8 @@ def test_the_versions_of_then_come_back(
         (("pull", "../x"), "data.set"),
         (("pull", "--at", "2026-13-01"), "is no time"),
         (("ls", "main", "--at", "2020-01-01"), "no data set 'main' at 2020-01-01 00:00 UTC"),
+        (("pull", "--at", "0001-01-01T00:00+05:00"), "is no time"),
+        (("pull", "nowhere", "--at", "2020-01-01T10:00+02:00"), "'nowhere' at 2020-01-01 08:00 UTC"),
         (("pull", "--at", "no-such-run"), "no run"),
     ],
 )
@@ -216,6 +218,16 @@ def test_what_is_not_there_is_one_line(
 ) -> None:
     assert main(["data", *words]) in (2, 103)
     assert says in capsys.readouterr().err
+
+
+def test_a_time_before_a_set_is_not_called_an_empty_set(
+    bucket: KeptBucket, candles: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["data", "push", str(candles)]) == 0
+    capsys.readouterr()
+    assert main(["data", "pull", "main", "--at", "2020-01-01"]) == 2
+    said = capsys.readouterr().err
+    assert "(it has no file from that time)" in said and "empty" not in said and "Did you mean" not in said
 
 
 def test_a_person_reads_tables_and_names(

@@ -200,3 +200,5 @@ def test_a_clock_that_aws_refuses_is_said(
 def test_a_dry_run_of_nothing_is_a_misuse(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--dry-run"]) == 2
     assert "--dry-run is for --sweep" in capsys.readouterr().err
+    assert main(["doctor", "--fix", "--sweep", "-y"]) == 2  # it would only sweep
+    assert "--fix and --sweep don't go together" in capsys.readouterr().err

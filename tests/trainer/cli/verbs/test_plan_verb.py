@@ -174,6 +174,25 @@ def test_numbers_and_a_job_with_its_data_make_the_same_plan(capsys, tmp_path):
     assert sorted(trained(counted)) == sorted(trained(named))
 
 
+def hourly(folder: Path, *names: str, timeframe: str = "1h") -> None:
+    lines = ["timestamp,open,high,low,close,volume"]
+    lines += [f"2026-01-{day:02d}T{hour:02d}:00:00Z,1,2,1,2,3" for day in range(1, 29) for hour in range(24)]
+    for name in names:
+        (folder / f"{name}_{timeframe}.csv").write_text("\n".join(lines) + "\n")
+
+
+def test_longer_bars_are_counted_as_made_from_shorter(capsys, tmp_path):
+    hourly(tmp_path, "AAA")
+    assert main(["plan", "--data", str(tmp_path), "--timeframe", "4h", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)["data"]
+    assert (data["bars"], data["timeframe"]) == ({"AAA": 168}, "4h")
+    hourly(tmp_path, "AAA", timeframe="30m")  # as a training: of the longest that it can be made from
+    assert main(["plan", "--data", str(tmp_path), "--timeframe", "4h", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"]["bars"] == {"AAA": 168}
+    code, words = refused(capsys, "--data", str(tmp_path), "--timeframe", "45m")
+    assert code == 2 and "holds no 45m bars (it has 1h, 30m)" in words
+
+
 def test_a_parquet_file_of_many_symbols_is_counted_by_its_column(capsys, tmp_path):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     columns = {name: [1.0] * 5 for name in ("open", "high", "low", "close", "volume")}
@@ -321,6 +340,27 @@ def test_a_rate_that_another_chip_of_the_kind_gave_says_so(capsys):
 def test_nothing_to_plan_for_says_what_to_give(capsys):
     code, words = refused(capsys)
     assert code == 2 and "--symbols 20 --bars 500000" in words
+
+
+@pytest.mark.parametrize("count", ["9" * 5000, "1000001"])
+def test_too_many_symbols_are_refused(capsys, count):
+    code, words = refused(capsys, "--symbols", count, "--bars", "10")
+    assert code == 2 and "1,000,000" in words and len(words) < 200
+
+
+def test_more_symbols_than_the_data_has_are_refused(capsys, tmp_path):
+    hourly(tmp_path, "AAA", "BBB")
+    code, words = refused(capsys, "--data", str(tmp_path), "--symbols", "3")
+    assert code == 2 and f"--symbols 3, but {tmp_path} has 2" in words
+    words = ("--symbols", "1", "--set", "data.exclude=AAA", "--json")
+    assert main(["plan", "--data", str(tmp_path), *words]) == 0
+    assert json.loads(capsys.readouterr().out)["data"]["bars"] == {"BBB": 672}
+
+
+def test_a_job_that_excludes_all_symbols_is_refused(capsys, tmp_path):
+    hourly(tmp_path, "AAA", "BBB")
+    code, words = refused(capsys, "--data", str(tmp_path), "--set", "data.exclude=AAA,BBB")
+    assert code == 2 and "data.exclude" in words
 
 
 @pytest.mark.parametrize("bars", ["0", "-5", "2000000000"])

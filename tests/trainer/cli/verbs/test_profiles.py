@@ -76,6 +76,14 @@ def test_a_job_is_shown_for_each_profile_hourly_and_daily(capsys, tmp_path):
     assert main(["profiles", "list", "--job", str(job)]) == 0
     text = capsys.readouterr().out
     assert "batch 1h" in text and "time 1d" in text and "the job's 512" in text
+    assert "of 3 symbols with seven years of bars on it" in text
+
+
+def test_a_job_of_the_last_bars_says_so(capsys, tmp_path):
+    job = tmp_path / "job.toml"
+    job.write_text('[data]\nbars = 20000\n[model]\nname = "lstm"\n')
+    assert main(["profiles", "--job", str(job)]) == 0
+    assert "of 1 symbol with the last 20,000 of seven years of bars on it" in capsys.readouterr().out
 
 
 def test_a_model_too_large_for_a_profile_says_so(capsys, tmp_path):
