@@ -166,7 +166,7 @@ class Day:
         self.folder.mkdir(parents=True, exist_ok=True)
         ends, failures = self.clock() + (minutes or 1e9) * 60, 0
         for step in steps:
-            if self.result(step.name).get("state") == DONE and not _begins(step.name, again):
+            if self._is_done(step) and not _begins(step.name, again):
                 print(f"{step.name}: done before")
                 continue
             if step.gpus > self.gpus:
@@ -179,6 +179,12 @@ class Day:
             (self.folder / "tables.md").write_text(self.tables(), encoding="utf-8")
         print(f"tables: {self.folder / 'tables.md'}")
         return int(failures > 0)
+
+    def _is_done(self, step: GpuStep) -> bool:
+        """Return whether a step has its result, from enough GPUs; a tiny one is none of a measurement."""
+        known = self.result(step.name)
+        is_tiny = bool(known.get("quick")) and not self.quick
+        return known.get("state") == DONE and not known.get("skipped") and not is_tiny
 
     def tables(self) -> str:
         """Return the tables of all results so far, in Markdown."""

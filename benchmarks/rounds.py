@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 
 from trainer.job.reading import job_from
+from trainer.train.hardware import processor
 from trainer.train.precision import matmul_dtype
 
 RESULTS = Path(__file__).parent / "results"
@@ -49,7 +49,7 @@ def machine() -> dict[str, Any]:
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "date": date.today().isoformat(),
-        "chip": gpu or _cpu(),
+        "chip": gpu or processor(),
         "cores": os.cpu_count(),
         "load_1m": round(os.getloadavg()[0], 1),
         "torch": torch.__version__,
@@ -71,12 +71,3 @@ def write(name: str, found: Mapping[str, Any], out: Path | None) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     return path
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,17 @@ def test_a_day_goes_on_with_the_steps_that_are_not_done(tmp_path):
     assert again.day.run(STEPS, again="packs") == 0 and again.names() == ["packs-20"]
     (tmp_path / "memory.json").write_text("{")
     assert again.day.run(STEPS) == 0 and again.names()[-1] == "memory"
+
+
+def test_a_rehearsal_and_a_skipped_step_are_not_done(tmp_path):
+    rehearsed = Played(tmp_path)
+    rehearsed.day.run(STEPS)
+    measured = Played(tmp_path)
+    measured.day = replace(measured.day, quick=False, gpus=2)
+    assert measured.day.run(STEPS) == 0 and measured.names() == ["packs-20", "memory", "ddp"]
+    again = Played(tmp_path)
+    assert again.day.run(STEPS) == 0 and not again.names(), "a rehearsal replaces no measurement"
+    assert again.day.result("packs-20")["quick"] is False and "skipped" not in again.day.result("ddp")
 
 
 def test_each_result_is_there_before_the_next_step_begins(tmp_path):

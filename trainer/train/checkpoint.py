@@ -135,7 +135,7 @@ def drop_old(place: Path) -> None:
     Later ones were not resumed: they are damaged, or of another job, data or code. Kept, they would push this
     run's out.
     """
-    others = sorted(place.parent.iterdir())
+    others = sorted(other for other in place.parent.iterdir() if other.is_dir())
     number = others.index(place)
     for other in (*others[: max(0, number + 1 - KEPT)], *others[number + 1 :]):
         shutil.rmtree(other)

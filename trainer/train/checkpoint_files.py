@@ -89,7 +89,7 @@ class Made:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def difference(self, here: Made) -> str:
-        """Return in words what a run that shares `here` has otherwise than this writer; empty if nothing."""
+        """Describe how this writer differs from a run of `here`; empty if it does not."""
         words = {
             "torch": f"torch {self.torch} wrote it, this is {here.torch}",
             "precision": f"it was written in {self.precision}, this machine trains in {here.precision}",

@@ -59,8 +59,8 @@ class Opened:
         return self.source.folds[self.piece.fold]
 
     def trained(self) -> Opened:
-        """Return what scoring and writing need of a piece whose stages are over besides its baselines, on the
-        CPU, to be sent.
+        """Return a piece whose stages are over as it is sent to a helper, which scores and writes it: on the
+        CPU, without rows and baselines.
         """
         source = self.source.bare(self.piece.fold)
         return replace(self, run=self.run.without_data(), source=source, stages=self.stages.on_cpu())

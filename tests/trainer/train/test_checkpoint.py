@@ -178,6 +178,15 @@ def test_later_checkpoints_of_another_job_are_dropped_first(tmp_path):
     assert len(list((tmp_path / "m0").iterdir())) == 2
 
 
+def test_a_file_beside_checkpoints_keeps_no_old_one(tmp_path):
+    """As a Mac's Finder leaves one in each folder that it has shown."""
+    folder = tmp_path / "m0"
+    folder.mkdir()
+    (folder / ".DS_Store").touch()
+    _killed(tmp_path, 4)
+    assert len([place for place in folder.iterdir() if place.is_dir()]) == 2
+
+
 def test_a_fingerprint_depends_on_the_model_and_not_on_its_speed():
     def of(keys: dict[str, Any], data: bytes = b"1234", code: str = "c") -> str:
         return made_by(with_settings(JOB, **keys), data={"close": data}, code_sha256=code).fingerprint

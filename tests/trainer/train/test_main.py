@@ -181,7 +181,7 @@ def test_a_notice_ends_a_training_with_a_last_checkpoint(start, data, tmp_path, 
     assert (ended["event"], ended["stopped"]) == ("ended", ["BIG-USD"]) and not training.events("error")
 
 
-def test_files_about_a_training_that_a_disk_refuses_end_no_training(data, tmp_path, capsys):
+def test_a_full_disk_costs_the_files_about_a_training(data, tmp_path, capsys):
     """Checkpoints fill the disk that these are on, too."""
     out = tmp_path / "out"
     (out / "training_results.json" / "in").mkdir(parents=True)

@@ -17,9 +17,7 @@ Moments = dict[str, torch.Tensor]  # step (), exp_avg and exp_avg_sq, as in torc
 
 
 class AdamW:
-    """Steps of the weights that train; `state` has the moments of each weight
-    that has taken one.
-    """
+    """Steps of the weights that train; `state` has the moments of each weight that has taken one."""
 
     def __init__(
         self, weights: Iterable[torch.Tensor], *, rate: float | torch.Tensor, weight_decay: float

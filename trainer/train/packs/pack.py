@@ -99,7 +99,7 @@ class Pack(Protocol):
         """Set the learning rate of the member's next steps."""
 
     def told(self, member: int) -> Mapping[str, float]:
-        """Return what an epoch's event has besides losses and scores. Waits for a GPU."""
+        """Return the numbers of an epoch's event besides losses and scores, by name. Waits for a GPU."""
 
     def snapshot(self, member: int) -> ModelState:
         """Return a copy of the member's state, on the pack's device."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import re
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -78,14 +79,14 @@ def _timed(option: Job, device: torch.device, seconds: float) -> Timing:
 
 
 def _in_a_process(option: Job, device: torch.device, seconds: float) -> Timing:
-    """Measure one row in a process of its own; if the process dies, probably out of memory, the row is
-    excluded.
-    """
+    """Measure one row in a process of its own; if the process dies, the row is excluded."""
     # The server preloads torch and what its optimizers load on first use (two seconds).
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     answer, failure = call_in_child(context, _measure, option, device, seconds)
-    return Timing.of(option, excluded=f"{failure}, probably out of memory") if failure else answer
+    if failure.endswith(f"-{signal.SIGKILL.value}"):
+        failure += ", probably out of memory"
+    return Timing.of(option, excluded=failure) if failure else answer
 
 
 def _measure(pipe: Connection, option: Job, device: torch.device, seconds: float) -> None:

@@ -212,7 +212,7 @@ def placed(job: Job, site: Site, *, tuned: Job, bars: int, entry: Entry | None =
 
 
 def _is_tried(job: Job, site: Site) -> bool:
-    """Return whether a trial is to choose."""
+    """Return whether to run a trial."""
     if site.together or not has_choice(job, site.kind):
         return False
     if site.kind == "cuda" and job.expert.strategy in STRATEGIES:

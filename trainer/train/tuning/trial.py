@@ -164,8 +164,8 @@ def _batches(
 
 
 def entry_of(best: Timing) -> Entry:
-    """Return the chosen timing as settings. What plain modules take, the memory formula knows for any number
-    of them.
+    """Return the chosen timing as settings. The memory of plain modules is 0: the formula gives it for any
+    number of them.
     """
     stacked = best.strategy != "sequential"
     return {

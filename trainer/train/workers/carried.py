@@ -1,9 +1,13 @@
-"""A training's pieces that were another node's: whoever runs this training fetches what that node left in S3.
+"""Pieces that a training took over from another node. The agent fetches what that node left of them in S3.
 
-The training asks by an event, `taken_over`, with the piece and the node. The answers are in a file of JSON,
-which grows, by the model's name. `left`: `made` (its model is in S3: there is nothing to train), `checkpoint`
-(it lies in the folder of checkpoints, or one of a trial does) or `nothing`; `ended`: what trials of its study
-ended with. Without a file, pieces begin at once.
+The training asks by an event, `taken_over`, with the piece and the node. The agent answers in a JSON file,
+which grows: an entry for each model, by its name.
+
+    left     made (its model is in S3: there is nothing to train), checkpoint (it, or one of a trial, lies in
+             the folder of checkpoints), or nothing
+    ended    how trials of its study ended
+
+Without a file, pieces begin at once.
 """
 
 from __future__ import annotations

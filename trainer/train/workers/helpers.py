@@ -79,7 +79,7 @@ def do_tasks(settings: WorkerSettings, line: Line) -> None:
 
 
 def read(settings: WorkerSettings, piece: Piece, refit: bool) -> Iterator[Source | Foreseen]:
-    """Yield the source of a piece, then the baselines of its folds. A refit is not scored beside any."""
+    """Yield the source of a piece, then the baselines of its folds; none for a refit, which is not scored."""
     source = read_source(piece, settings.job, settings.data, refit=refit, whole=False)
     yield source
     yield {} if refit else {fold: source.baselines(fold) for fold in source.folds}

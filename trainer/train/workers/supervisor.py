@@ -353,7 +353,8 @@ class Supervisor:
 
     def _is_broken(self, worker: WorkerProcess) -> bool:
         """Try the device of a dead worker if KILLS models died on it since it finished one, or if one would
-        fail now. A device that fails is set aside, and its models train elsewhere, without being charged.
+        fail now. Set a device that fails aside, and train its models elsewhere, without a charge; return
+        whether it was.
         """
         device = worker.device
         killed = self._killed.setdefault(device, Counter())

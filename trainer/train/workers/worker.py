@@ -100,8 +100,8 @@ def _former(
 
 @dataclass(frozen=True, kw_only=True)
 class _Arrival:
-    """A piece that is to begin, or to continue with its next stage; its source if a helper reads it, or has,
-    and whether that was ahead of need.
+    """A piece that is to begin, or to continue with its next stage. `reading`: its source, if a helper reads
+    it or has read it; `staged`: ahead of need.
     """
 
     piece: Piece
