@@ -236,7 +236,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
     def emit(event: dict[str, Any]) -> None:
         event = repeats.read(meter.read(event))
         log.emit(event)
-        observed(event)
+        with suppress(OSError):  # a disk that is full: the events have the same, and wait
+            observed(event)
         results(event)
 
     site = Site(kind=kind, profile=choice, workers=num_workers, workers_per_gpu=sharing, together=together)
