@@ -64,6 +64,20 @@ def whole_file(path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+def append_whole(path: Path, block: bytes) -> None:
+    """Append a block to a file. Raises OSError where the disk has no room for all of it; then nothing of it
+    is left.
+    """
+    with path.open("ab", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        try:
+            while block:
+                block = block[file.write(block) :]
+        except OSError:
+            file.truncate(size)
+            raise
+
+
 class LineFile:
     """A file that lines are appended to, each at once. Lines that a full disk refuses wait in memory, and are
     written, in order, before the next one. Their number is the writers' to bound.

@@ -147,20 +147,19 @@ class StudyPieces(OwnPieces):
         for name in names:
             self._release(self._studies[name])
 
-    def _deal(self, **asked: Any) -> bool:
-        """Begin a study that machines share; return whether there was one. What its trials ended with on a
-        machine that is lost counts.
+    def _deal(self, **asked: Any) -> None:
+        """Begin a study that machines share, if there is one. What its trials ended with on a machine that is
+        lost counts.
         """
         study = self._shared.take(**asked) if self._shared else None
         if study is None:
-            return False
+            return
         ended = {one.trial: one for one in study.trials}
         for piece in self._pieces[study.name]:
             end = ended.get(piece.trial)
             if end is not None and end.values == (piece.values or end.values):
                 self._known.setdefault(piece.name, end)
         self._begin([study.name])
-        return True
 
     def take(
         self,
@@ -170,16 +169,17 @@ class StudyPieces(OwnPieces):
         elsewhere: Collection[str],
         shape: str = "",
     ) -> Piece | None:
-        if not (self._unknown or self._waits):  # machines share the others
-            self._deal(held=held, staged=staged, elsewhere=elsewhere, shape=shape)
-        if not self._is_open():
-            self._leave_out()
-        waiting = [queue for name, queue in self._queues.items() if len(queue) and shape in ("", name)]
-        if not waiting:
+        while True:
+            if not (self._unknown or self._waits):  # machines share the others
+                self._deal(held=held, staged=staged, elsewhere=elsewhere, shape=shape)
+            if not self._is_open():
+                self._leave_out()
+            waiting = [queue for name, queue in self._queues.items() if len(queue) and shape in ("", name)]
+            if waiting:
+                break
             if not self._unknown or self._waits:  # one of another shape goes first, to a free worker
                 return None
             self._propose(self._unknown.popleft())
-            return self.take(held=held, staged=staged, elsewhere=elsewhere, shape=shape)
         queue = max(waiting, key=lambda one: one.peek().estimate)
         piece = queue.take(held=held, staged=staged, elsewhere=elsewhere)
         self._sources[piece.source] -= 1

@@ -37,7 +37,7 @@ class CellMean:
 
     @property
     def t(self) -> float:
-        """Return the value in standard errors; 0 of nothing that varies not at all."""
+        """Return the value in standard errors; of one without any, a million with its sign, 0 of zero."""
         if self.error > 0:
             return self.value / self.error
         return math.copysign(_MOST_T, self.value) if self.value else 0.0

@@ -163,19 +163,33 @@ class OwnTarget(OwnFile, TargetSettings):
         }
 
     def _constant(self, labels_NK: np.ndarray) -> np.ndarray:
-        """Return the constant outputs (O,) float64 with the least mean loss."""
+        """Return the constant outputs (O,) float64 with the least mean loss: the better of those found in
+        units of 1, and in units of the labels' size, which may be dollars or basis points.
+        """
+        import numpy as np
+
+        size_K = np.sqrt((labels_NK**2).mean(axis=0))
+        size_O = size_K if len(size_K) == self.outputs else np.full(self.outputs, size_K.max())
+        units = (np.ones(self.outputs), np.where(size_O > 0, size_O, 1.0))
+        found = [self._constant_in(unit_O, labels_NK) for unit_O in units]
+        return min(found, key=lambda one: one[0] if np.isfinite(one[0]) else np.inf)[1]
+
+    def _constant_in(self, unit_O: np.ndarray, labels_NK: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the mean loss of the best constant outputs that steps of this size find, and these."""
         import torch
 
-        labels = torch.from_numpy(labels_NK)
-        outputs_O = torch.zeros(self.outputs, dtype=torch.float64, requires_grad=True)
-        optimizer = torch.optim.Adam([outputs_O], lr=FIRST_RATE)
+        labels, unit = torch.from_numpy(labels_NK), torch.from_numpy(unit_O)
+        units_O = torch.zeros(self.outputs, dtype=torch.float64, requires_grad=True)
+        optimizer = torch.optim.Adam([units_O], lr=FIRST_RATE)
         for step in range(STEPS):
             optimizer.param_groups[0]["lr"] = FIRST_RATE * (1 - step / STEPS)
             optimizer.zero_grad()
-            self.loss(outputs_O.expand(len(labels), -1), labels).mean().backward()  # type: ignore[no-untyped-call]
+            self.loss((units_O * unit).expand(len(labels), -1), labels).mean().backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-        constant: np.ndarray = outputs_O.detach().numpy()
-        return constant
+        constant_O = (units_O * unit).detach()
+        loss = float(self.loss(constant_O.expand(len(labels), -1), labels).mean())
+        constant: np.ndarray = constant_O.numpy()
+        return loss, constant
 
 
 def _values(given: Any, name: str, bars: int) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from trainer.base.files import (
     HELD,
     HeldFolder,
     LineFile,
+    append_whole,
     open_plain,
     read_block,
     read_plain,
@@ -140,3 +142,17 @@ def test_lines_that_a_full_disk_refuses_are_read_all_the_same(tmp_path: Path) ->
     assert path.read_bytes() == whole + b"four\n" == lines.read(0, 100)
     lines.close()
     assert read_block(tmp_path / "none", 0, 100) == b""
+
+
+def test_a_block_is_appended_whole_or_not_at_all(tmp_path: Path) -> None:
+    path, before = tmp_path / "lines", resource.getrlimit(resource.RLIMIT_FSIZE)
+    append_whole(path, b"one\n")
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6, before[1]))
+        with pytest.raises(OSError, match="File too large"):
+            append_whole(path, b"two\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_bytes() == b"one\n"
+    append_whole(path, b"three\n")
+    assert path.read_bytes() == b"one\nthree\n"

@@ -101,6 +101,20 @@ def test_a_model_without_a_score_fails_with_the_reason():
     assert stage.studies.is_over(has_devices=True)
 
 
+def test_a_thousand_proposals_that_make_no_sense_are_one_reason(monkeypatch: pytest.MonkeyPatch):
+    sizes = {"model.heads": [8], "model.width": [36, 44]}
+    job = parse_job(
+        {},
+        {"model.name": "transformer", "search.over": sizes, "search.method": "tpe", "search.trials": 1_200},
+    )
+    values = (("model.heads", 8), ("model.width", 36))
+    monkeypatch.setattr("trainer.cluster.studies.propose", lambda search, **known: values)
+    stage = Stage(job)
+    assert stage.studies.take(**ANY) is None
+    ((_, reason),) = stage.studies.look(is_busy=False)
+    assert reason.startswith("none of its 1,200 trials has a score: ")
+
+
 def test_a_worker_with_models_gets_trials_of_their_shape_alone():
     stage = Stage(job_over(method="grid"))
     first = stage.take()

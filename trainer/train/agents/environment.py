@@ -34,6 +34,7 @@ from trainer.job.job import Job
 from trainer.job.reading import load_job, parse_job
 from trainer.targets.position_account import Terms, follows, growth, ruined
 from trainer.train.inputs.rows import SymbolData, prepare
+from trainer.train.own.check import checked
 from trainer.train.predict.readers import INPUT_LIMIT
 
 try:
@@ -143,9 +144,10 @@ def environment(
     """Return the environment of a symbol's candles in a file or folder, as a job (or its TOML file) reads
     them: its features and scaler, spans, costs and actions. An episode stays within the span.
 
-    Raises UsageError for a job whose target does not act, DataError for candles that can't be read.
+    Features of the user's own are tried first, as before any training. Raises UsageError for a job whose
+    target does not act, and for features that look ahead; DataError for candles that can't be read.
     """
-    job = job if isinstance(job, Job) else parse_job(load_job(Path(job)), {})
+    job = checked(job if isinstance(job, Job) else parse_job(load_job(Path(job)), {}))
     with HeldFolder("candles") as scratch:
         folder = folder_of(job, Path(data), scratch=Path(scratch))
         if symbol not in folder.symbols:

@@ -34,7 +34,7 @@ Interval = list[float] | None  # low and high
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
-    """The cells of scored bars: the spans of time that are resampled as one."""
+    """The cells of scored bars: the stretches of time that each count once in an interval."""
 
     of_bar: np.ndarray  # (N,), later ones higher
     length: str
@@ -87,7 +87,7 @@ def compare(
     ours = target.per_bar(forecast, labels)
     lower = {metric.name for metric in target.metrics if metric.better == LOWER}
     gains, theirs = {}, {}
-    sums = {metric: {MODEL: _sums(ours[metric], places_N)} for metric in target.proper}
+    sums = {metric: {MODEL: sums_by_cell(ours[metric], places_N)} for metric in target.proper}
     for name, other in forecasts.items():  # in turn: values by bar are many times as large as a forecast
         its = target.per_bar(other, labels)
         gains[name] = {
@@ -95,7 +95,7 @@ def compare(
         }
         theirs[name] = target.scores_of(its, other, labels)
         for metric in target.proper:
-            sums[metric][name] = _sums(its[metric], places_N)
+            sums[metric][name] = sums_by_cell(its[metric], places_N)
     scores = {
         **target.scores_of(ours, forecast, labels),
         **dates(cells.times),
@@ -109,7 +109,7 @@ def compare(
         event: reliability(chances, happened, places_N)
         for event, (chances, happened) in target.events(forecast, labels).items()
     }
-    return Compared(scores=scores, losses={**_grid(cells, places_N), "sums": sums}, reliability=told)
+    return Compared(scores=scores, losses={**grid(cells, places_N), "sums": sums}, reliability=told)
 
 
 def reliability(chances_N: np.ndarray, happened_N: np.ndarray, places_N: np.ndarray) -> dict[str, Any]:
@@ -164,14 +164,15 @@ def _gain(
     return gain_values(found) if found else None
 
 
-def _grid(cells: Cells, places_N: np.ndarray) -> dict[str, Any]:
+def grid(cells: Cells, places_N: np.ndarray) -> dict[str, Any]:
     """Return when each cell begins, in seconds since 1970, and its number of bars."""
     begins_C = np.full(int(places_N.max()) + 1, np.iinfo(np.int64).max)
     np.minimum.at(begins_C, places_N, cells.times)
     return {"begins": (begins_C // SECOND).tolist(), "bars": np.bincount(places_N).tolist()}
 
 
-def _sums(each_N: np.ndarray | None, places_N: np.ndarray) -> list[float] | None:
+def sums_by_cell(each_N: np.ndarray | None, places_N: np.ndarray) -> list[float] | None:
+    """Return the sum of values in each cell, as a card has it; None of a score that is undefined."""
     if each_N is None:
         return None
     return [float(f"{total:.{DIGITS}g}") for total in np.bincount(places_N, weights=each_N)]

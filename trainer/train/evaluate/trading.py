@@ -14,7 +14,7 @@ import numpy as np
 from trainer.targets.inference import CellMean, estimate
 from trainer.targets.scoring import Rows
 from trainer.targets.target import TargetSettings
-from trainer.train.evaluate.evaluation import DIGITS, SECOND, Cells
+from trainer.train.evaluate.evaluation import Cells, grid, sums_by_cell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,11 +102,7 @@ def traded_scores(bars: TradedBars, cells: Cells) -> tuple[dict[str, Any], dict[
         "fee": bars.fee,
         "slippage": bars.slippage,
     }
-    begins = np.full(len(counts), np.iinfo(np.int64).max)
-    np.minimum.at(begins, places_T, cells.times)
-    sums = np.bincount(places_T, weights=net_T)
-    by_cell = [float(f"{one:.{DIGITS}g}") for one in sums]
-    return scores, {"begins": (begins // SECOND).tolist(), "net": by_cell}
+    return scores, {"begins": grid(cells, places_T)["begins"], "net": sums_by_cell(net_T, places_T)}
 
 
 def _times(mean: CellMean, bars: int) -> tuple[float, float]:

@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from trainer.base.files import append_whole
 from trainer.targets.described import OF_A_ROLLOUT
 from trainer.train.observing.tensorboard import ScalarFile
 
@@ -36,7 +37,7 @@ class Observed:
         self._lock = threading.Lock()
 
     def __call__(self, event: Mapping[str, Any]) -> None:
-        """Write one event."""
+        """Write one event. Raises OSError where the disk is full; what it refused is left out."""
         with self._lock:
             now = self._clock()
             if event["event"] == "progress":
@@ -52,8 +53,7 @@ class Observed:
             for name in files:
                 path = self._folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with path.open("a", encoding="utf-8") as file:
-                    file.write(line)
+                append_whole(path, line.encode())
             board, step, scalars = points_of(event)
             if scalars:
                 self._board(board, now).add(scalars, step=step, now=now)

@@ -16,6 +16,8 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
+from trainer.base.files import append_whole
+
 _CASTAGNOLI = 0x82F63B78  # CRC-32C's polynomial, bits reversed
 _MASK = 0xA282EAD8
 _MOST_FLOAT32 = (2 - 2**-23) * 2.0**127
@@ -35,25 +37,27 @@ _CRC_TABLE = _table()
 
 class ScalarFile:
     """One run's scalars, in a file in `folder`. It is opened for each append, so that hundreds of models hold
-    no file open.
+    no file open. Raises OSError where the disk is full.
     """
 
     def __init__(self, folder: Path, *, now: float, suffix: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / f"events.out.tfevents.{int(now)}.{suffix}"
-        self._append(_double(1, now) + _bytes(3, b"brain.Event:2"))  # readers expect this record first
+        self._head = _record(_double(1, now) + _bytes(3, b"brain.Event:2"))  # readers expect it first
 
     def add(self, scalars: Mapping[str, float], *, step: int, now: float) -> None:
         """Append one point of each scalar. `now` is seconds since 1970."""
         values = b"".join(
             _bytes(1, _bytes(1, tag.encode()) + _key(2, 5) + _float(value)) for tag, value in scalars.items()
         )
-        self._append(_double(1, now) + _key(2, 0) + _varint(step) + _bytes(5, values))
+        record = _record(_double(1, now) + _key(2, 0) + _varint(step) + _bytes(5, values))
+        append_whole(self._path, self._head + record)
+        self._head = b""
 
-    def _append(self, data: bytes) -> None:
-        length = struct.pack("<Q", len(data))
-        with self._path.open("ab") as file:
-            file.write(length + _masked_crc(length) + data + _masked_crc(data))
+
+def _record(data: bytes) -> bytes:
+    length = struct.pack("<Q", len(data))
+    return length + _masked_crc(length) + data + _masked_crc(data)
 
 
 def _masked_crc(data: bytes) -> bytes:

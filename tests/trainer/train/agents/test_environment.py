@@ -6,6 +6,7 @@ import importlib
 import math
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -154,6 +155,17 @@ def test_one_is_made_from_a_folder_and_a_job(tmp_path):
         environment_of(prepare(candles_of(), JOB), job_of(model="lstm", target="direction"))
     with pytest.raises(UsageError, match="there is no span 'all'"):
         environment_of(prepare(candles_of(), JOB), JOB, span="all")
+
+
+def test_features_of_the_users_own_begin_as_in_training(tmp_path):
+    """The first ten bars of `slope` are made of the last ones: np.roll."""
+    file = Path(__file__).parents[1] / "own_features.py"
+    own = job_of(
+        model="mlp", target="position", lookback=5, features=["bar_range", f"{file}:slope"], timeframe="1h"
+    )
+    write_candles(tmp_path / "AAA_1h.parquet", [candles_of()])
+    env = environment(own, tmp_path, "AAA")
+    assert env.market.bars[0] == 10 + 5 - 1
 
 
 def test_without_the_library_its_extra_is_named(monkeypatch):
