@@ -30,6 +30,7 @@ from trainer.data.read.bounds import (
     text_stream,
 )
 from trainer.data.read.candles import Candles, commonest_step, time_text
+from trainer.data.read.folders import check_name
 from trainer.data.read.headers import CandleHeader
 from trainer.data.read.oddities import DataNote
 from trainer.data.read.shapes import DATES, NAMES, plain_name
@@ -82,14 +83,19 @@ class SideSeries:
 
 
 def side_files(path: Path) -> tuple[Path, ...]:
-    """Return the side files beside the candles at `path`, a folder or a file, by name."""
+    """Return the side files beside the candles at `path`, a folder or a file, by name. Raises DataError for a
+    name that an object can't have.
+    """
     folder = path if path.is_dir() else path.parent
     try:
-        return tuple(item for item in sorted(folder.iterdir()) if side_name(item.name) and item.is_file())
+        files = tuple(item for item in sorted(folder.iterdir()) if side_name(item.name) and item.is_file())
     except OSError as error:
         raise DataError(
             f"cannot read {folder}", why=str(error.strerror), do="Check its permissions."
         ) from error
+    for item in files:
+        check_name(item.name)
+    return files
 
 
 def read_sides(path: Path, columns: Sequence[SideColumn]) -> tuple[SideSeries, ...]:

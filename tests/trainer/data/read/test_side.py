@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -150,6 +151,13 @@ def test_a_number_that_no_float_holds_is_refused(folder: Path) -> None:
     table = pa.table({"time": pa.array([FIRST]), "value": pa.array([2**63], pa.uint64())})
     pq.write_table(table, folder / "fear.side.more.parquet")
     with pytest.raises(DataError, match="has a value in column value that is not a number"):
+        read_candles(folder, columns=["fear lag 1d"])
+
+
+@pytest.mark.parametrize("name", [b"fear.side.a\nb.csv", b"fear.side.\xff.csv", b"fe\\ar.side.csv"])
+def test_a_name_that_no_object_can_have_is_refused(folder: Path, name: bytes) -> None:
+    write(folder, os.fsdecode(name), DAILY)
+    with pytest.raises(DataError, match="has a name that can't be used"):
         read_candles(folder, columns=["fear lag 1d"])
 
 
