@@ -29,7 +29,7 @@ from trainer.data.read.bounds import (
     refuse_types,
     text_stream,
 )
-from trainer.data.read.candles import Candles, commonest_step, time_text
+from trainer.data.read.candles import Candles, time_text
 from trainer.data.read.folders import check_name
 from trainer.data.read.headers import CandleHeader
 from trainer.data.read.oddities import DataNote
@@ -64,8 +64,10 @@ class SideSeries:
 
     @property
     def oldest(self) -> int:
-        """Return how long ago the time of a value may be when it is used, in nanoseconds."""
-        step = step_of(commonest_step(self.timestamp)) if len(self.timestamp) > 1 else 0
+        """Return how long ago the time of a value may be when it is used, in nanoseconds. The step is the
+        median one, since quarters have no length that most of them have.
+        """
+        step = int(np.median(np.diff(self.timestamp))) if len(self.timestamp) > 1 else 0
         return self.column.age or self.column.lag + MOST_STEPS * step
 
     def at(self, known_at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
