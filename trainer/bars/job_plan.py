@@ -33,6 +33,7 @@ from trainer.bars.symbol_plan import follow, plan_folds, refuse_large_batch, war
 from trainer.base.errors import DataError
 from trainer.base.files import open_plain
 from trainer.base.freed_memory import release_freed_memory
+from trainer.base.symbols import MOST_SERIES
 from trainer.base.text import some_of
 from trainer.data.calendar import session_clock
 from trainer.data.read.candles import Candles, bars_sha256, time_text
@@ -59,7 +60,10 @@ def folder_of(job: Job, path: Path, *, scratch: Path, files: Collection[str] = (
 
 
 def plan_data(job: Job, folder: CandleFolder) -> DataPlan:
-    """Return the plan of every symbol of the job. Raises DataError if no symbol can be trained on."""
+    """Return the plan of every symbol of the job. Raises DataError if no symbol can be trained on, and for
+    one model of too many.
+    """
+    _refuse_many(job, len(folder.symbols))
     job = job.with_data(timeframe=folder.timeframe, columns=job.data.columns_with(folder.index))
     if job.data.panel:
         planned = _plan_panel(job, folder)
@@ -83,6 +87,14 @@ def plan_data(job: Job, folder: CandleFolder) -> DataPlan:
         notes=(*_small_batches(job, symbols), *folder.notes)[:MOST_NOTES],
         origins=folder.origins[:MOST_ORIGINS],
     )
+
+
+def _refuse_many(job: Job, symbols: int) -> None:
+    """Raise DataError for a model of more symbols than its card may list."""
+    if symbols > MOST_SERIES and (job.data.panel or kind_of(job).one_split):
+        why = f"a model's card lists {MOST_SERIES:,} at most"
+        do = "Name fewer with data.symbols, or train a model of each."
+        raise DataError(f"one model of {symbols:,} symbols", why=why, do=do)
 
 
 def _small_batches(job: Job, symbols: Mapping[str, SymbolPlan]) -> list[str]:

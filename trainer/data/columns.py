@@ -37,10 +37,6 @@ class Told:
     volume_times: float = 1.0
     index: tuple[str, ...] = ()
 
-    def of(self, part: str) -> str | None:
-        """Return the column told for a part; '' for none, None if nothing is told."""
-        return self.columns.get(part)
-
 
 def told_of(entries: Iterable[str]) -> tuple[Told, tuple[str, ...]]:
     """Return what the entries tell, and the names of further columns. Raises UsageError for a part twice, one

@@ -10,13 +10,12 @@ from typing import Any
 
 from trainer.base.errors import DataError
 from trainer.base.strict_json import MOST_TEXT, YEARS_OF_BARS, Fields, Unsound, Value, instant, read_object
-from trainer.base.symbols import flaw
+from trainer.base.symbols import MOST_SERIES, flaw
 from trainer.targets.described import check_metrics
 
 FORMAT = 1
 # A card is 10 KB, plus 5 KB per series, plus the user's files of up to 1 MB each.
 MOST_CARD_BYTES = 32 * 1024 * 1024
-MOST_SERIES = 5_000
 PANEL_SCALERS = ("pooled", "series", "rank")  # values of data.scaler
 MOST_CARD_NUMBER = 1e39  # scalers are float32
 MOST_BARS = 1_000_000_000

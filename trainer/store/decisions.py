@@ -49,7 +49,7 @@ class GateDecision:
     score_run_id: str  # that scored both
     decided_at: datetime
     gate: str  # the windows, a value of the schedule's `gate`, or BY_HAND
-    challenge: int  # how-manieth decision about this champion; 0: none was made
+    challenge: int  # number of the decision among those about this champion, from 1 on; 0: none was made
     promote: bool
     reason: str
     challenger: ModelVersion

@@ -161,3 +161,15 @@ def test_a_plan_of_k_folds_is_read_again_and_followed(planned, make_candles):
     spans["after"][0] = spans["test"][0]  # would train on bars of the test
     with pytest.raises(DataError, match="the plan can't be used"):
         read_plan(json.dumps(document).encode())
+
+
+@pytest.mark.parametrize("kind", ["pooled", "panel"])
+def test_a_model_of_more_symbols_than_its_card_lists_is_refused(
+    kind: str, planned: Any, make_candles: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    candles = [make_candles(1000, symbol=symbol) for symbol in ("AAA", "BBB")]
+    planned(job_of(lookback=20, horizon=3, **{kind: True}), *candles)
+    monkeypatch.setattr("trainer.bars.job_plan.MOST_SERIES", 1)
+    with pytest.raises(DataError, match="one model of 2 symbols .a model's card lists 1 at most"):
+        planned(job_of(lookback=20, horizon=3, **{kind: True}))
+    planned(job_of(lookback=20, horizon=3))

@@ -79,3 +79,11 @@ broken.lookback = 0
 def silent(bars):
     """Do not say how far it looks back."""
     return bars.close
+
+
+def floored(bars):
+    """Change the bars, of which features and labels are made after it."""
+    return np.maximum(bars.close, 50.0, out=bars.close)
+
+
+floored.lookback = 0

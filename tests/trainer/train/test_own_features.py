@@ -92,6 +92,7 @@ def test_features_that_make_no_sense_are_refused(features: tuple[str, ...], said
         ("short", r"short of own_features.py has shape \(1999,\)"),
         ("holey", "holey of AAA is not finite"),
         ("broken", "broken of own_features.py fails .AttributeError"),
+        ("floored", "floored of own_features.py fails .*read-only"),
         ("silent", "silent does not say how far it looks back"),
         ("slop", "has no function slop.*slope"),
     ],

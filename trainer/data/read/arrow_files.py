@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from trainer.base.errors import DataError
-from trainer.data.read.bounds import MOST_COLUMNS, MOST_ROWS, is_text, refuse_much
+from trainer.data.read.bounds import MOST_COLUMNS, MOST_ROWS, refuse_much, refuse_types
 
 ARROW_SUFFIXES = (".feather", ".arrow")
 _MAGIC, _MAGIC_BYTES, _FEATHER_1 = b"ARROW1", 8, b"FEA1"
@@ -55,7 +54,7 @@ def arrow_batches(path: Path, names: Sequence[str], *, rows: int = 0) -> Iterato
     Raises as `arrow_schema`, and DataError for a column whose values are no numbers, texts or times.
     """
     schema = arrow_schema(path)
-    _refuse_types(path, schema, names)
+    refuse_types(path, schema, names)
     wanted = sorted({schema.get_field_index(name) for name in names})
     options = pa.ipc.IpcReadOptions(included_fields=wanted, use_threads=False)
     with pa.ipc.open_stream(_stream(path), options=options) as reader:
@@ -70,7 +69,7 @@ def arrow_batches(path: Path, names: Sequence[str], *, rows: int = 0) -> Iterato
 def arrow_table(path: Path, names: Sequence[str]) -> pa.Table:
     """Return columns by their names as one table, with the file's metadata. Raises as `arrow_batches`."""
     schema = arrow_schema(path)
-    _refuse_types(path, schema, names)
+    refuse_types(path, schema, names)
     fields = pa.schema([schema.field(name) for name in names], metadata=schema.metadata)
     return pa.Table.from_batches(list(arrow_batches(path, names)), schema=fields)
 
@@ -174,19 +173,3 @@ class _Table:
         if at < 0 or at + struct.calcsize(form) > len(self._data):
             raise ValueError("a part of it points outside of its header")
         return int(struct.unpack_from(form, self._data, at)[0])
-
-
-def _refuse_types(path: Path, schema: pa.Schema, names: Sequence[str]) -> None:
-    """Raise DataError for a column whose values are no numbers, texts or times."""
-    for name in names:
-        kind = schema.field(name).type
-        if not _is_plain(kind.value_type if pa.types.is_dictionary(kind) else kind):
-            what = f"column {name.strip()[:80]} of {path} has values of type {str(kind)[:40]}"
-            raise DataError(
-                what, why="a bar has numbers, texts and times", do="Write it as a number or text."
-            )
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    tests = ("is_integer", "is_floating", "is_decimal", "is_boolean", "is_temporal", "is_null")
-    return is_text(kind) or any(getattr(pa.types, test)(kind) for test in tests)

@@ -54,11 +54,16 @@ def refuse_types(path: Path, schema: pa.Schema, names: Iterable[str]) -> None:
     """Raise DataError for a column whose values are no numbers, texts or times."""
     for name in names:
         kind = schema.field(name).type
-        if pa.types.is_nested(kind) or pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind):
+        if not _is_plain(kind.value_type if pa.types.is_dictionary(kind) else kind):
             what = f"column {name.strip()[:80]} of {path} has values of type {str(kind)[:40]}"
             raise DataError(
                 what, why="a bar has numbers, texts and times", do="Write it as a number or text."
             )
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    tests = ("is_integer", "is_floating", "is_decimal", "is_boolean", "is_temporal", "is_null")
+    return is_text(kind) or any(getattr(pa.types, test)(kind) for test in tests)
 
 
 def is_text(kind: pa.DataType) -> bool:

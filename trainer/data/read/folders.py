@@ -99,8 +99,13 @@ def _below(root: Path, folder: Path) -> Iterator[CandlePath]:
 def _named(path: Path, parts: tuple[str, ...]) -> CandlePath:
     """Return a file with its flat name. Raises DataError for a name that an object can't have."""
     name = flat_name(parts)
+    check_name(name)
+    return CandlePath(path=path, file=name)
+
+
+def check_name(name: str) -> None:
+    """Raise DataError for the name of a file of candles, or beside them, that an object can't have."""
     if why := file_flaw(name):
         raise DataError(
             f"the candle file {ascii(name)} has a name that can't be used", why=why, do="Rename it."
         )
-    return CandlePath(path=path, file=name)

@@ -80,7 +80,7 @@ class CandleFolder:
         beside = symbols_beside(self._beside, self._told.index)
         # the members of the index are known once all files are open
         self._splits_all = reads_index(self._beside) and not self._told.index
-        opened = self._opened(tuple(dict.fromkeys((*wanted, *beside))) if wanted else (), chosen, files)
+        opened = self._opened(wanted, tuple(beside), chosen, files)
         by_symbol = {symbol: longest_of(opened, symbol, chosen) for file in opened for symbol in file.written}
         known = {symbol for symbol, held_by in by_symbol.items() if held_by}
         refuse_unknown(path, wanted, chosen, known, [file.timeframe for file in opened])
@@ -211,10 +211,14 @@ class CandleFolder:
         symbols = symbols_beside(self._beside, self.index)
         return [file.source.file for symbol in symbols for file in self._of[symbol]]
 
-    def _opened(self, wanted: tuple[str, ...], chosen: str, known: Collection[str]) -> list[CandleFile]:
-        """Return the files that may have the wanted bars: those of the timeframe, and if needed those of
-        shorter bars.
+    def _opened(
+        self, symbols: tuple[str, ...], beside: tuple[str, ...], chosen: str, known: Collection[str]
+    ) -> list[CandleFile]:
+        """Return the files that may have the bars of `symbols` (none: all) and those that side series read,
+        `beside`: files of the timeframe, and if needed those of shorter bars.
         """
+        needed = dict.fromkeys((*symbols, *beside))
+        wanted = tuple(needed) if symbols else ()
         listing = candle_files(self._path)
         for name in listing.not_read:
             text = f"its folder {name}/ is not read, because there are candle files beside it"
@@ -227,7 +231,7 @@ class CandleFolder:
         there = {
             symbol for file in opened if not chosen or file.timeframe == chosen for symbol in file.written
         }
-        if chosen and (not there or set(wanted) - there):
+        if chosen and (not there or needed.keys() - there):
             usable = [
                 file
                 for file in paths

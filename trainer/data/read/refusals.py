@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from trainer.base.errors import DataError, nearest
+from trainer.base.text import some_of
 
-MOST_NAMED = 20  # files that can't be used, in an error
+MOST_NAMED = 20  # files that can't be used, or symbols, in an error
 
 
 class OtherTimeframe(DataError):
@@ -37,11 +38,10 @@ def refuse_unknown(
         raise no_such_timeframe(path, chosen, frames)
     for symbol in wanted:
         if symbol not in known:
-            listed = sorted(known)
-            more = f" and {len(listed) - 20} more" if len(listed) > 20 else ""
+            there = some_of(sorted(known), MOST_NAMED)
             raise DataError(
                 f"unknown symbol '{symbol}'",
-                why=f"{path} holds{f' at {chosen}' if chosen else ''} {', '.join(listed[:20])}{more}",
+                why=f"{path} holds{f' at {chosen}' if chosen else ''} {there}",
                 do=nearest(symbol, known) or "Choose one of these.",
             )
 

@@ -29,7 +29,8 @@ from trainer.data.read.bounds import (
     refuse_types,
     text_stream,
 )
-from trainer.data.read.candles import Candles, commonest_step, time_text
+from trainer.data.read.candles import Candles, time_text
+from trainer.data.read.folders import check_name
 from trainer.data.read.headers import CandleHeader
 from trainer.data.read.oddities import DataNote
 from trainer.data.read.shapes import DATES, NAMES, plain_name
@@ -63,8 +64,10 @@ class SideSeries:
 
     @property
     def oldest(self) -> int:
-        """Return how long ago the time of a value may be when it is used, in nanoseconds."""
-        step = step_of(commonest_step(self.timestamp)) if len(self.timestamp) > 1 else 0
+        """Return how long ago the time of a value may be when it is used, in nanoseconds. The step is the
+        median one, since quarters have no length that most of them have.
+        """
+        step = int(np.median(np.diff(self.timestamp))) if len(self.timestamp) > 1 else 0
         return self.column.age or self.column.lag + MOST_STEPS * step
 
     def at(self, known_at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -82,14 +85,19 @@ class SideSeries:
 
 
 def side_files(path: Path) -> tuple[Path, ...]:
-    """Return the side files beside the candles at `path`, a folder or a file, by name."""
+    """Return the side files beside the candles at `path`, a folder or a file, by name. Raises DataError for a
+    name that an object can't have.
+    """
     folder = path if path.is_dir() else path.parent
     try:
-        return tuple(item for item in sorted(folder.iterdir()) if side_name(item.name) and item.is_file())
+        files = tuple(item for item in sorted(folder.iterdir()) if side_name(item.name) and item.is_file())
     except OSError as error:
         raise DataError(
             f"cannot read {folder}", why=str(error.strerror), do="Check its permissions."
         ) from error
+    for item in files:
+        check_name(item.name)
+    return files
 
 
 def read_sides(path: Path, columns: Sequence[SideColumn]) -> tuple[SideSeries, ...]:

@@ -175,6 +175,19 @@ def test_a_folder_reads_the_other_symbol_and_names_its_files(folder: Path, tmp_p
     assert np.array_equal(longer.columns[entry][15:].astype(np.float32), wanted)
 
 
+@pytest.mark.parametrize("symbols", [[], ["AAA"]])
+def test_the_other_symbols_bars_may_be_shorter(tmp_path: Path, symbols: list[str]) -> None:
+    hours, minutes = (
+        synthetic_candles(symbol, bars=bars, timeframe=timeframe)
+        for symbol, bars, timeframe in (("AAA", 100, "1h"), ("BTC-USD", 6_000, "1m"))
+    )
+    for candles in (hours, minutes):
+        write_candles(tmp_path / f"{candles.symbol}_{candles.timeframe}.parquet", [candles])
+    columns = ["log_return_5 of BTC-USD"]
+    read = read_candles(tmp_path, symbols=symbols, timeframe="1h", columns=columns)
+    assert list(read) == ["AAA"] and read["AAA"].files == ("AAA_1h.parquet", "BTC-USD_1m.parquet")
+
+
 def test_a_file_of_several_symbols_gives_the_others_too(tmp_path: Path) -> None:
     with_funding = [
         replace(one, columns={"funding": np.full(len(one), 0.1)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -107,6 +108,14 @@ def test_a_stale_series_is_refused_unless_its_age_is_allowed(folder: Path) -> No
         read_candles(folder, columns=["fear lag 30d"])
 
 
+@pytest.mark.parametrize("quarters", [40, 41, 42, 43, 44])
+def test_a_series_of_quarters_is_not_stale(quarters: int) -> None:
+    months = np.arange(np.datetime64("2010-01"), np.datetime64("2010-01") + 3 * quarters, 3)
+    times = months.astype("datetime64[ns]").astype(np.int64)
+    one = series(times, np.arange(quarters), lag=45 * DAY)
+    assert one.oldest in [45 * DAY + int(3 * step * DAY) for step in (91, 91.5, 92)]
+
+
 def test_a_gap_of_the_series_is_noted() -> None:
     rows = [*DAILY[:3], *DAILY[10:]]
     side = series(*zip(*rows, strict=True), lag=0)
@@ -150,6 +159,13 @@ def test_a_number_that_no_float_holds_is_refused(folder: Path) -> None:
     table = pa.table({"time": pa.array([FIRST]), "value": pa.array([2**63], pa.uint64())})
     pq.write_table(table, folder / "fear.side.more.parquet")
     with pytest.raises(DataError, match="has a value in column value that is not a number"):
+        read_candles(folder, columns=["fear lag 1d"])
+
+
+@pytest.mark.parametrize("name", [b"fear.side.a\nb.csv", b"fear.side.\xff.csv", b"fe\\ar.side.csv"])
+def test_a_name_that_no_object_can_have_is_refused(folder: Path, name: bytes) -> None:
+    write(folder, os.fsdecode(name), DAILY)
+    with pytest.raises(DataError, match="has a name that can't be used"):
         read_candles(folder, columns=["fear lag 1d"])
 
 
