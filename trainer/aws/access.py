@@ -8,14 +8,15 @@ import gc
 import os
 import re
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from trainer import __version__
 from trainer.aws.checksums import without_runtime
@@ -28,6 +29,7 @@ from trainer.base.errors import ConfigError, EmbeddedAwsGone, NotVersioned, Trai
 EMBEDDED_KEY = re.compile(r"AKIA(\d{12})(?:DESK|USER[0-9A-F]{16})|ASIA(\d{12})(?:NODE|FUNC|TIME)[0-9A-F]{16}")
 MOST_CONNECTIONS = 64  # of a client: more threads than these wait for none, but connect anew each time
 SMALL_BODY_BYTES = 2 << 20  # as AWS's SDK for Go has it
+T = TypeVar("T")
 _LOOPBACK = "http://127.0.0.1:"  # where an embedded AWS listens, never through a proxy
 
 
@@ -100,6 +102,32 @@ def _configured_key() -> str:
         return str(botocore.session.get_session().get_scoped_config().get("aws_access_key_id", ""))
     except BotoCoreError:  # the next call to AWS reports the error in these files
         return ""
+
+
+def begin_calls(asks: Sequence[Callable[[], T]], *, most: int) -> list[Future[T]]:
+    """Begin calls in order, at most so many at a time, on threads that the end of this process does not wait
+    for: it would wait minutes for an answer that nobody wants any more. One that has not begun can be
+    cancelled.
+    """
+    futures = [Future[T]() for _ in asks]
+    left, lock = iter(zip(asks, futures, strict=True)), threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                ask, future = next(left, (None, None))
+            if ask is None or future is None:
+                return
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(ask())
+            except BaseException as error:  # whoever reads the result raises it
+                future.set_exception(error)
+
+    for _ in range(min(most, len(futures))):
+        threading.Thread(target=work, name="call", daemon=True).start()
+    return futures
 
 
 def user_session() -> Any:

@@ -5,12 +5,14 @@ Each is hostile until a strict parser has read it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
+from trainer.aws.access import begin_calls
 from trainer.aws.objects import Objects, Stored, given
 from trainer.base.errors import ConnectionFailed, TrainingFailed
 from trainer.base.strict_json import Unsound, read_object
@@ -112,14 +114,16 @@ def at_once(items: Sequence[T], look: Callable[[T], R], what: str, *, seconds: f
     """Ask S3 about each item, several at a time. Raises ConnectionFailed if it takes longer than `seconds`,
     or S3_SECONDS; the next look starts over.
     """
-    pool, most = ThreadPoolExecutor(ASKED_AT_ONCE), seconds or S3_SECONDS
+    most, began = seconds or S3_SECONDS, time.monotonic()
+    futures = begin_calls([partial(look, item) for item in items], most=ASKED_AT_ONCE)
     try:
-        return list(pool.map(look, items, timeout=most))
+        return [one.result(timeout=max(0.0, began + most - time.monotonic())) for one in futures]
     except TimeoutError as error:
         late = f"S3 did not describe the {len(items)} {what} within {most:.0f} s"
         raise ConnectionFailed(late, do="Try again later.") from error
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        for one in futures:
+            one.cancel()
 
 
 def _node(objects: Objects, keys: NodeKeys, record: RunRecord, now: datetime) -> NodeSeen:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from trainer.aws.access import Access, aws_error, error_code
+from trainer.aws.access import Access, aws_error, begin_calls, error_code
 from trainer.aws.error_codes import NO_IMAGE, NO_PARAMETER
 from trainer.aws.stack_outputs import StackOutputs, baked_parameter
 from trainer.base.errors import ConfigError, ConnectionFailed
@@ -115,15 +115,13 @@ def ask_at_once(
     """
     from botocore.exceptions import BotoCoreError, ClientError  # late: half a second that --help need not pay
 
-    pool = ThreadPoolExecutor(max_workers=max(1, len(asked)))
-    futures = {name: pool.submit(ask) for name, ask in asked.items()}
+    futures = dict(zip(asked, begin_calls(list(asked.values()), most=len(asked)), strict=True))
     limits, began = {name: (longer or {}).get(name, seconds) for name in asked}, time.monotonic()
     late = {}
     for name in sorted(asked, key=lambda name: limits[name]):
         wait([futures[name]], timeout=max(0.0, began + limits[name] - time.monotonic()))
         if not futures[name].done():
             late[name] = limits[name]
-    pool.shutdown(wait=False, cancel_futures=True)
     answers = {}
     for name, future in futures.items():
         if name in late:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from typing import Any
 
-from trainer.aws.access import Access, error_code
+from trainer.aws.access import Access, begin_calls, error_code
 from trainer.machines.instances import TABLE_REGION, InstanceType
 from trainer.machines.storage import RootDisk
 
@@ -72,11 +73,11 @@ def _asked(
     from botocore.exceptions import BotoCoreError, ClientError  # late: half a second that --help need not pay
 
     client = replace(access, region=PRICE_LIST_REGION).client("pricing")
-    pool = ThreadPoolExecutor(max_workers=_PARALLEL)
+    prices, until, futures = list[float | None](), time.monotonic() + ASK_SECONDS, list[Future[Any]]()
     try:
-        prices, until = list[float | None](), time.monotonic() + ASK_SECONDS
         for asked in (machines[:1], machines[1:]):
-            futures = [pool.submit(_price, client, machine.name, region=region) for machine in asked]
+            calls = [partial(_price, client, machine.name, region=region) for machine in asked]
+            futures = begin_calls(calls, most=_PARALLEL)
             left = wait(futures, timeout=until - time.monotonic(), return_when="FIRST_EXCEPTION")
             for future in left.done:
                 future.result()
@@ -87,7 +88,8 @@ def _asked(
     except (BotoCoreError, ClientError) as error:
         return [], error_code(error)
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        for future in futures:
+            future.cancel()
 
 
 def disk_price(disk: RootDisk, *, region: str) -> float:

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from io import BytesIO
 
 import botocore
@@ -18,7 +22,7 @@ from botocore.utils import parse_timestamp
 
 from tests.sessions import forget_sessions
 from trainer import __version__
-from trainer.aws.access import Access, aws_error, moment_of, own_access, user_session
+from trainer.aws.access import Access, aws_error, begin_calls, moment_of, own_access, user_session
 from trainer.aws.place import ACCOUNT, REHEARSAL
 from trainer.base.errors import ConfigError, ConnectionFailed, EmbeddedAwsGone, PermissionDenied
 
@@ -50,6 +54,52 @@ def test_requests_say_that_mayfly_sends_them():
     with pytest.raises(HTTPClientError):  # for the answer has no body
         client.get_caller_identity()
     assert sent[0] == f"Mayfly/{__version__} Botocore/{botocore.__version__}"
+
+
+def test_calls_begin_in_order_so_many_at_a_time():
+    began, free = [], threading.Event()
+
+    def ask(number):
+        began.append(number)
+        assert free.wait(60)
+        return number * 10
+
+    calls = begin_calls([partial(ask, number) for number in range(5)], most=2)
+    for one in calls[3:]:
+        assert one.cancel()  # two are under way
+    free.set()
+    assert [one.result(timeout=60) for one in calls[:3]] == [0, 10, 20]
+    assert set(began[:2]) == {0, 1} and began[2:] == [2]
+    (failed,) = begin_calls([lambda: 1 // 0], most=1)
+    with pytest.raises(ZeroDivisionError):
+        failed.result(timeout=60)
+    assert begin_calls([], most=2) == []
+
+
+def test_no_process_waits_at_its_end_for_a_call_that_is_late():
+    late = """if True:
+        import threading
+        from trainer.base.errors import ConnectionFailed
+        from trainer.control.reported import at_once
+        from trainer.launch.preflight import ask_at_once
+
+        never = threading.Event()
+        for ask in (
+            lambda: ask_at_once({"the prices": never.wait}, seconds=0.01, doing="cannot look up"),
+            lambda: at_once([1], lambda one: never.wait(), "models", seconds=0.01),
+        ):
+            try:
+                ask()
+            except ConnectionFailed as error:
+                print(error.what)
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", late], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stdout.splitlines() == [
+        "cannot look up the prices",
+        "S3 did not describe the 1 models within 0 s",
+    ]
 
 
 @pytest.mark.parametrize(
