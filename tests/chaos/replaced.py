@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
@@ -32,11 +32,11 @@ from trainer.runs.record import RunRecord
 from trainer.runs.record_json import record_from_json
 from trainer.store import production as production_module
 
-POOLED = (carry_module, reported_module, settle_module, tokens_module)  # which ask several things at once
+POOLED = (carry_module, settle_module, tokens_module)  # which ask several things at once
 
 
 class InLine:
-    """The pool of threads that `settle` and `observe` ask at once, in the caller's own thread and in order."""
+    """The pool of threads that ask several things at once, in the caller's own thread and in order."""
 
     def __init__(self, *_: Any) -> None: ...
 
@@ -54,6 +54,11 @@ class InLine:
 
     def map(self, call: Callable[..., Any], *items: Any, timeout: float | None = None) -> Iterator[Any]:
         return map(call, *items)
+
+
+def in_line(asks: Sequence[Callable[[], Any]], *, most: int) -> list[Future[Any]]:
+    """Return what `begin_calls` does, called in the caller's own thread and in order."""
+    return [InLine().submit(ask) for ask in asks]
 
 
 @cache
@@ -110,6 +115,7 @@ def _replaced(aws: Aws, records: Records) -> list[tuple[Any, str, Any]]:
         (production_module, "_verify", lambda *_: None),  # the simulated models have no card
         (snapshots_module, "PACK_BYTES", 1),  # so that each file is an object
         *((module, "ThreadPoolExecutor", InLine) for module in POOLED),
+        (reported_module, "begin_calls", in_line),
         *((module, "read_object", read_at_once) for module in READERS),
     ]
 

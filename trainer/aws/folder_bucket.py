@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -231,8 +231,9 @@ class FolderBucket:
     def _entries(self, prefix: str) -> Iterator[dict[str, Any]]:
         """Yield the entries of the keys that begin with a prefix, in order: here without their hashes."""
         for key in self._keys(prefix):
-            about = self._path(key).stat()
-            yield {"Key": key, "ETag": "", "Size": about.st_size, "LastModified": _instant(about)}
+            with suppress(FileNotFoundError):  # a link to nothing
+                about = self._path(key).stat()
+                yield {"Key": key, "ETag": "", "Size": about.st_size, "LastModified": _instant(about)}
 
     def _keys(self, prefix: str) -> list[str]:
         """Return the keys that begin with a prefix, in order, without foreign files."""
@@ -243,13 +244,13 @@ class FolderBucket:
                 folders[:] = [name for name in folders if not name.startswith(".")]
             base = Path(here).relative_to(self.folder)
             found += [(base / name).as_posix() for name in names if not name.startswith(".")]
-        return sorted(key for key in found if key.startswith(prefix))
+        return sorted(key for key in found if key.startswith(prefix) and not _key_flaw(key))
 
     def _new_file(self, key: str) -> Path:
         return self._path(key).with_name(f".new-{secrets.token_hex(8)}")
 
     def _path(self, key: str) -> Path:
-        if why := path_flaw(key.replace("raw/.files/", "raw/files/", 1)):
+        if why := _key_flaw(key):
             raise refusal("InvalidRequest", 400, "Object", f"{key[:80]!r}: {why}")
         return self.folder / key
 
@@ -317,6 +318,11 @@ class FolderPages:
     def paginate(self, **arguments: Any) -> list[dict[str, Any]]:
         """Return the listing."""
         return [self._list(**arguments)]
+
+
+def _key_flaw(key: str) -> str:
+    """Return why a text can't be the key of an object, '' if it can."""
+    return path_flaw(key.replace("raw/.files/", "raw/files/", 1))
 
 
 def check_conditions(

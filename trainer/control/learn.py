@@ -38,10 +38,11 @@ def learn_boot(objects: Objects, receipt: Mapping[str, Any]) -> None:
 
 def learn_time(objects: Objects, record: RunRecord, receipt: Mapping[str, Any]) -> None:
     """Append what a run that is done took, beside what its plan predicted, for later plans. Runs of several
-    attempts, whose phases are mixed, are left out. Never raises TrainerError.
+    attempts, and those that continue another one, trained only a part in their phases: they are left out.
+    Never raises TrainerError.
     """
-    launch = record.last_launch
-    if receipt["state"] != "done" or record.leaves != "models" or launch is None or len(record.attempts) > 1:
+    launch, is_part = record.last_launch, len(record.attempts) > 1 or record.parent
+    if receipt["state"] != "done" or record.leaves != "models" or launch is None or is_part:
         return
     rung, took = record.ladder[launch.rung], receipt["seconds"]
     if not rung.predicted:

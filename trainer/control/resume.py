@@ -72,6 +72,8 @@ def what_counts(before: Manifest, now: Manifest, what: str) -> Counts:
         why = f"it ran {before.command.title}, this job runs {now.command.title}"
         raise UsageError(what, why=why, do=ANEW)
     if now.command.tells == "numbers":
+        if other := next(_other_trials(before, now), ""):
+            raise UsageError(what, why=f"its trials would become others: {other}", do=ANEW)
         return "all" if before.command.sha256 == now.command.sha256 else "checkpoints"
     if differing := list(_differences(before, now)):
         more = f" and {len(differing) - MOST_NAMED} more" if len(differing) > MOST_NAMED else ""
@@ -81,6 +83,27 @@ def what_counts(before: Manifest, now: Manifest, what: str) -> Counts:
     if new < old:
         raise UsageError(what, why=f"it may have trained {old} epochs, this job asks for {new}", do=ANEW)
     return "checkpoints" if new > old else "all"
+
+
+def _other_trials(before: Manifest, now: Manifest) -> Iterator[str]:
+    """Yield what makes trials of a script's search others than those of the same number in another run; more
+    trials may follow.
+    """
+    old, new = (one.job.get("search") or {} for one in (before, now))
+    if not (old and new):
+        return
+    # values that TPE proposes follow from those that were tried
+    for key in ("method", "score", *(("over",) if new.get("method") == "tpe" else ())):
+        if old.get(key) != new.get(key):
+            yield f"search.{key} has changed"
+    known = {piece.piece: piece.values for piece in before.pieces}
+    for piece in now.pieces:
+        if (was := known.get(piece.piece, piece.values)) != piece.values:
+            yield f"{piece.piece} had {_values(was)}, now {_values(piece.values)}"
+
+
+def _values(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in values.items())[:80]
 
 
 def _differences(before: Manifest, now: Manifest) -> Iterator[str]:

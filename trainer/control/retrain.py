@@ -36,6 +36,7 @@ from trainer.retrains.entries import (
 from trainer.retrains.published import PublishedRetrain, other_image, read_published, verified_job
 from trainer.retrains.schedule import BETTER, RetrainSchedule
 from trainer.retrains.summary import run_notes
+from trainer.runs.receipt import Receipt
 from trainer.runs.store import UnreadableRecord, read_record
 from trainer.runs.stored_receipt import read_receipt
 
@@ -117,7 +118,7 @@ def _after_prepare_run(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     If the refresh failed, the job's `stale` decides.
     """
     objects = home.cloud.objects
-    receipt = read_receipt(objects, entry.prepare_run_id)
+    receipt = _receipt_of(home, entry.prepare_run_id)
     if receipt is None:
         return entry
     cost = float(receipt["dollars"]["spent_high"])
@@ -153,6 +154,16 @@ def _after_prepare_run(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
         return _unplanned(entry, error, home.cloud.now())
 
 
+def _receipt_of(home: RetrainHome, run_id: str) -> Receipt | None:
+    """Return the receipt of a run, None while it is open. Raises UnreadableRecord for an open one that nobody
+    can settle: it would stay open for ever, and no later time would begin.
+    """
+    receipt = read_receipt(home.cloud.objects, run_id)
+    if receipt is None:
+        read_record(home.cloud.objects, run_id, seen=True)
+    return receipt
+
+
 def _left_out(entry: ScheduledRun, verdict: Verdict, now: datetime) -> ScheduledRun:
     """Return an entry whose run is not to begin."""
     return entry.ended("skipped" if verdict.step == "skip" else "refused", verdict.error, now)
@@ -165,7 +176,7 @@ def _unplanned(entry: ScheduledRun, error: TrainerError, now: datetime) -> Sched
 
 def _after_run(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     """Return a training entry with the outcome of its run; unchanged while the run is open."""
-    receipt = read_receipt(home.cloud.objects, entry.run_id)
+    receipt = _receipt_of(home, entry.run_id)
     if receipt is None:
         return entry
     spent = replace(entry, spent_usd=entry.prepare_usd + float(receipt["dollars"]["spent_high"]))
@@ -188,7 +199,7 @@ def _after_score_run(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     """Carry out the decisions by a score run's scores; unchanged while it is open. If it failed in any way,
     the champions stay.
     """
-    receipt = read_receipt(home.cloud.objects, entry.score_run_id)
+    receipt = _receipt_of(home, entry.score_run_id)
     if receipt is None:
         return entry
     entry = replace(entry, spent_usd=entry.spent_usd + float(receipt["dollars"]["spent_high"]))

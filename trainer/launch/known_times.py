@@ -32,8 +32,8 @@ class KnownTimes:
 
 
 def known_times(objects: Objects, names: Iterable[str], sha256: str, place: Place) -> KnownTimes:
-    """Return how long the same script took in its last runs, by the pieces that were done; unreadable
-    receipts are skipped.
+    """Return how long the same script took in its last runs, by the pieces that were done. Left out are
+    receipts that can't be read, and runs that began with what an earlier machine or run had left.
 
     `names`: the names in the ids of its runs, that is of its job and its retrain.
     """
@@ -46,8 +46,8 @@ def known_times(objects: Objects, names: Iterable[str], sha256: str, place: Plac
     rates: dict[str, Rate] = {}
     shares: dict[str, float] = {}
     for receipt in receipts:
-        seconds = _seconds_of(receipt, sha256)
-        if not seconds or not receipt["instances"] or receipt["place"] != place.name:
+        seconds, is_part = _seconds_of(receipt, sha256), len(receipt["attempts"]) > 1 or receipt["parent"]
+        if not seconds or is_part or not receipt["instances"] or receipt["place"] != place.name:
             continue
         mean = sum(seconds.values()) / len(seconds)
         basis = f"{EARLIER_RUN} {receipt['created_at'][:10]}"

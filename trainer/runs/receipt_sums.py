@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from trainer.job.model_names import TRIAL
+
 By = Literal["month", "job", "symbol"]
 NO_SYMBOL = "-"  # of scripts and prepare runs
 
@@ -55,7 +57,8 @@ def _groups(receipt: Mapping[str, Any], by: By) -> Iterator[tuple[str, float]]:
     elif by == "job":
         yield str(receipt["job"].get("name") or NO_SYMBOL), 1.0
     else:
-        pieces = [*receipt["models"], *receipt["failed"]] if receipt["work"] == "train" else []
+        made_or_not = [*receipt["models"], *receipt["failed"]] if receipt["work"] == "train" else []
+        pieces = [piece for piece in made_or_not if piece["kind"] != TRIAL]
         shares: dict[str, float] = {}
         for piece in pieces:
             for symbol in piece["series"]:

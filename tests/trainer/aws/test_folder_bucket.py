@@ -94,6 +94,18 @@ def test_listings_are_by_prefix_and_by_folder(access):
     assert [item.size for item in objects.versions(key="raw/main/x.csv")] == [0]
 
 
+def test_files_that_no_object_can_be_are_not_listed(access):
+    """Whatever else somebody keeps in the folder: one odd name must not hide the others."""
+    objects, folder = open_objects(access, ""), access.folder / "raw/main"
+    objects.put(key="raw/main/a.csv", body=b"1")
+    for name in ("b\\c.csv", "d\n.csv", "e" * 250):
+        (folder / name).write_bytes(b"2")
+    (folder / "f.csv").symlink_to(folder / "gone")
+    assert [item.key for item in objects.list(prefix="raw/")] == ["raw/main/a.csv"]
+    assert [item.key for item in objects.history(prefix="raw/")] == ["raw/main/a.csv"]
+    assert objects.folders(prefix="raw/") == ("main",)
+
+
 def test_files_go_up_and_down_with_their_hash(access, tmp_path):
     (tmp_path / "file").write_bytes(b"bytes")
     sha256, s3 = hashlib.sha256(b"bytes").hexdigest(), access.client("s3")

@@ -97,7 +97,14 @@ def test_a_closed_run_leaves_what_it_took_beside_its_plan(make_cloud, shape):
 
 
 @pytest.mark.parametrize(
-    "changed", [{"state": "failed"}, {"leaves": "files"}, {"attempts": 2}, {"predicted": ()}]
+    "changed",
+    [
+        {"state": "failed"},
+        {"leaves": "files"},
+        {"attempts": 2},
+        {"predicted": ()},
+        {"parent": "20261119-120000-crypto-aaaa"},  # which had trained a part of it
+    ],
 )
 def test_a_run_whose_phases_say_nothing_is_not_timed(make_cloud, changed):
     ladder = (rung(visits=1e6, predicted=changed.get("predicted", PREDICTED["ladder"][0].predicted)),)
@@ -105,7 +112,9 @@ def test_a_run_whose_phases_say_nothing_is_not_timed(make_cloud, changed):
     launched = record.with_new_launch(created())
     if changed.get("attempts"):
         launched = replace(launched, attempts=(*launched.attempts, launched.attempts[0]))
-    launched = replace(launched, leaves=changed.get("leaves", launched.leaves))
+    launched = replace(
+        launched, leaves=changed.get("leaves", launched.leaves), parent=changed.get("parent", "")
+    )
     seconds = dict.fromkeys(("boot", "stage", "train", "upload", "terminate"), 1.0)
     receipt = {"state": changed.get("state", "done"), "seconds": seconds, "closed_at": "", "created_at": ""}
     learn_time(cloud.objects, launched, receipt)

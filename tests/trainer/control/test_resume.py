@@ -20,9 +20,13 @@ from trainer.base.errors import UsageError
 from trainer.control.carry import carry
 from trainer.control.drive import drive
 from trainer.control.resume import continued, read_parent, what_counts
+from trainer.job.pieces import pieces_of
+from trainer.job.reading import job_from
+from trainer.job.search import text_of
+from trainer.launch.start import recorded
 from trainer.runs.index import begin_run
 from trainer.runs.keys import NodeKeys
-from trainer.runs.manifest import Manifest, ManifestInput
+from trainer.runs.manifest import Manifest, ManifestInput, ManifestPiece
 from trainer.runs.record import RunRecord
 from trainer.runs.record_json import to_json
 from trainer.runs.start_file import StartFile
@@ -325,6 +329,54 @@ def test_what_changes_no_model_may_differ(changed):
 def test_a_script_does_not_continue_a_training():
     with pytest.raises(UsageError, match="it ran the trainer, this job runs the script"):
         what_counts(training(), manifest(), "run r1")
+
+
+def searching(**search: Any) -> Manifest:
+    """Return the manifest of a script's search, with its trials as planned."""
+    table = {"over": {"rate": [0.1, 0.2]}, "method": "grid", "score": "loss:min", **search}
+    script = {"script": {"command": "python train.py"}, "machine": {"max_duration": "1h"}}
+    job = job_from({"name": "s", **script, "search": table})
+    made = pieces_of(job, (), timeframe="")
+    pieces = tuple(
+        ManifestPiece(
+            **vars(one),
+            trial=piece.trial,
+            values={key: text_of(value) for key, value in piece.values},
+            estimate=1.0,
+        )
+        for one, piece in zip(recorded(made), made, strict=True)
+    )
+    return manifest(job=job.to_dict(), pieces=pieces)
+
+
+TPE = {"method": "tpe", "trials": 4}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "why"),
+    [
+        ({}, {"over": {"rate": [0.2, 0.1]}}, "t1 had rate = 0.1, now rate = 0.2"),
+        ({"over": {"rate": [1, 2, 3]}}, {"over": {"rate": [1, 3]}}, "t2 had rate = 2, now rate = 3"),
+        (TPE, {**TPE, "over": {"rate": [0.1, 0.3]}}, "search.over has changed"),
+        (TPE, {**TPE, "method": "grid", "trials": 0}, "search.method has changed"),
+        ({}, {"score": "auc:max"}, "search.score has changed"),
+    ],
+)
+def test_a_search_of_other_trials_is_refused(before, now, why):
+    """Trials are told by number: one that ended, or its checkpoints, would be taken for another one's."""
+    with pytest.raises(UsageError, match=f"its trials would become others: {why}"):
+        what_counts(searching(**before), searching(**now), "run r1:")
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ({}, {"over": {"rate": [0.1, 0.2, 0.3]}}),
+        (TPE, {**TPE, "trials": 9, "within": "1h", "dollars": 3.0, "prune": "halving"}),
+    ],
+)
+def test_a_search_of_more_trials_goes_on(before, now):
+    assert what_counts(searching(**before), searching(**now), "") == "all"
 
 
 def test_a_first_start_is_written_once(ended):

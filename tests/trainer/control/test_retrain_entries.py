@@ -22,7 +22,7 @@ from trainer.retrains.summary import PersonMessage
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import make_receipt
 from trainer.runs.record_json import to_json
-from trainer.runs.store import receipt_key
+from trainer.runs.store import receipt_key, record_key
 
 NOW = datetime.fromisoformat("2026-11-23T12:00:00Z")
 HALF_HOUR = timedelta(minutes=30)
@@ -65,6 +65,17 @@ def test_a_run_with_an_unreadable_receipt_cost_its_most() -> None:
     ended = advance(home, entry)
     assert (ended.state, ended.spent_usd) == ("failed", 0.5)
     assert "cannot read the receipt" in str(ended.error)
+
+
+def test_a_run_whose_record_cannot_be_read_blocks_no_other() -> None:
+    """Nobody settles it, as after an upgrade while it was open: its time fails, and the next one begins."""
+    home, (stuck, latest) = home_with({"state": "training", "most_usd": 0.5}, {"state": "due"}, messages=[])
+    write_published(home.cloud.objects, PUBLISHED)
+    home.cloud.objects.put(key=record_key(stuck.run_id), body=b'{"format": 11}')
+    ended = advance(home, stuck)
+    assert (ended.state, ended.spent_usd) == ("failed", 0.5)
+    assert "cannot read the record" in str(ended.error)
+    assert "has not ended" not in str(advance(home, latest).error)
 
 
 def test_an_end_is_told_though_receipts_cannot_be_read() -> None:

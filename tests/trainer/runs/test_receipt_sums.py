@@ -6,12 +6,18 @@ from typing import Any
 
 import pytest
 
+from tests.pieces import named
+from tests.records import at, launched, make_record, piece, seen
+from trainer.job.model_names import TRIAL
+from trainer.runs.observation import Observation
+from trainer.runs.receipt import make_receipt
 from trainer.runs.receipt_sums import By, summed
+from trainer.runs.reports import NodeResult
 
 
 def receipt(day: str, job: str, *symbols: str, high: float = 1.0, **fields: Any) -> dict[str, Any]:
     """Return a receipt of a run with a model of each symbol, the last of them failed."""
-    pieces = [{"piece": name, "series": name.split("+")} for name in symbols]
+    pieces = [{"piece": name, "kind": "symbol", "series": name.split("+")} for name in symbols]
     return {
         "created_at": f"{day}T12:00:00Z",
         "work": "train" if symbols else "script",
@@ -57,6 +63,29 @@ def test_receipts_are_summed(by: By, expected: list[tuple[str, int, float]]) -> 
     assert sum(one.low for one in found) == pytest.approx(3.625)
     assert sum(one.seconds for one in found) == pytest.approx(240.0)
     assert sum(one.estimated for one in found) == pytest.approx(2.0)
+
+
+def test_trials_that_did_not_end_are_no_models() -> None:
+    """Of a search that ended after its first model: the other symbol has its trials among what was not made."""
+    trials = (piece("ETH", piece=f"ETH t{number}", kind=TRIAL, model=f"t{number}") for number in range(1, 4))
+    record = make_record(
+        pieces=(piece("BTC"), piece("ETH"), *trials),
+        attempts=launched(),
+        instances=(seen(terminated_at=at(600)),),
+        outcome="expired",
+        closed_at=at(700),
+    )
+    made = {
+        **named("BTC"),
+        "series": ["BTC"],
+        "family": "lstm",
+        "key": record.nodes[0].models + "lstm_BTC_1m",
+    }
+    result = NodeResult(state="expired", models=({**made, "version_id": "v1", "sha256": "ab" * 32},))
+    ended = make_receipt(record, Observation(result=result))
+    assert [one["piece"] for one in ended["failed"]] == ["ETH", "ETH t1", "ETH t2", "ETH t3"]
+    shares = {one.group: one.high for one in summed([ended], "symbol")}
+    assert shares["BTC"] == shares["ETH"] > 0
 
 
 def test_nothing_is_summed_without_receipts() -> None:

@@ -56,6 +56,13 @@ def test_a_message_is_posted_in_slacks_shape(slack: tuple[str, list[Any]]) -> No
     assert posted == [{"text": "hello"}]
 
 
+def test_words_of_a_node_call_nobody_and_link_nowhere(slack: tuple[str, list[Any]]) -> None:
+    """A message quotes last lines and errors of nodes; Slack obeys what stands in < and >."""
+    url, posted = slack
+    post(f"{url}/ok/{SECRET}", "| <!channel> & <https://elsewhere.example|your receipt>")
+    assert posted == [{"text": "| &lt;!channel&gt; &amp; &lt;https://elsewhere.example|your receipt&gt;"}]
+
+
 @pytest.mark.parametrize(
     ("address", "failure"),
     [
