@@ -131,16 +131,24 @@ class Uplink:
             return False
         return True
 
+    def find(self, key: str) -> bool:
+        """Return whether an object exists. Raises botocore's errors if S3 doesn't say."""
+        try:
+            self._quick.head_object(Bucket=self.bucket, Key=key)
+        except ClientError as error:
+            # Without the permission to list, S3 answers 403 for a missing key.
+            if error_code(error) not in NO_OBJECT | {"403", "AccessDenied"}:
+                raise
+            return False
+        return True
+
     def exists(self, key: str) -> bool:
         """Return whether an object exists; an error counts as no."""
         try:
-            self._quick.head_object(Bucket=self.bucket, Key=key)
+            return self.find(key)
         except AWS_ERRORS as error:
-            # Without the permission to list, S3 answers 403 for a missing key.
-            if error_code(error) not in NO_OBJECT | {"403", "AccessDenied"}:
-                log.warning("%s can't be looked up: %s", key, error)
+            log.warning("%s can't be looked up: %s", key, error)
             return False
-        return True
 
 
 class Parts:
