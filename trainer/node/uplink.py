@@ -6,7 +6,6 @@ file again until they give up.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -109,12 +108,12 @@ class Uplink:
         body: bytes = self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
         return body
 
-    def send_json(self, key: str, value: dict[str, Any], *, patience_seconds: float) -> None:
-        """Write a JSON object, retrying for `patience_seconds`. Raises ConnectionFailed if S3 does not accept
+    def send(self, key: str, body: bytes, *, patience_seconds: float) -> None:
+        """Write an object, retrying for `patience_seconds`. Raises ConnectionFailed if S3 does not accept
         it.
         """
         deadline = time.monotonic() + patience_seconds
-        while not self.try_send(key, json.dumps(value).encode()):
+        while not self.try_send(key, body):
             if time.monotonic() > deadline:
                 why = f"S3 did not take it within {patience_seconds:.0f} s"
                 do = "Launch again: what it has sent before is in S3."

@@ -376,7 +376,7 @@ def sent(uplink: Uplink) -> dict[str, bytes]:
 
 def test_a_failed_lookup_is_no_stop_request(uplink: Uplink) -> None:
     assert not uplink.exists("runs/r/attempts/1/stop.json")
-    uplink.send_json("runs/r/attempts/1/stop.json", {}, patience_seconds=1)
+    uplink.send("runs/r/attempts/1/stop.json", b"{}", patience_seconds=1)
     Outage(uplink, calls=2)
     assert not uplink.exists("runs/r/attempts/1/stop.json")
     assert uplink.exists("runs/r/attempts/1/stop.json")
