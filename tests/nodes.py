@@ -60,6 +60,16 @@ class CommandBucket:
         self.objects: dict[str, bytes] = {}
         self.puts: list[str] = []
         self.refuses = False
+        self.heads_to_fail = 0
+
+    def head_object(self, *, Key: str, **_: Any) -> dict[str, Any]:
+        if self.heads_to_fail:
+            self.heads_to_fail -= 1
+            failed = {"Error": {"Code": "503"}, "ResponseMetadata": {"HTTPStatusCode": 503}}
+            raise ClientError(cast(Any, failed), "HeadObject")
+        if Key not in self.objects:
+            raise ClientError({"Error": {"Code": "404"}}, "HeadObject")
+        return {}
 
     def put_object(
         self, *, Key: str, Body: Any, ChecksumSHA256: str = "", IfNoneMatch: str = "", **_: Any
@@ -86,6 +96,7 @@ class MemoryUplink(Uplink):
 
     def __init__(self) -> None:
         self.bucket, self.s3 = "b", CommandBucket()
+        self._quick = self.s3
         self.tries = 0
         self.fails: set[int] = set()  # those of the tries that S3 does not take
 
@@ -93,9 +104,6 @@ class MemoryUplink(Uplink):
         if key not in self.s3.objects:
             raise ClientError({"Error": {"Code": "NoSuchKey"}}, "GetObject")
         return self.s3.objects[key]
-
-    def exists(self, key: str) -> bool:
-        return key in self.s3.objects
 
     def try_send(self, key: str, body: bytes) -> bool:
         self.tries += 1

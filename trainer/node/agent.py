@@ -8,6 +8,7 @@ own machine `mayfly agent` starts it. Exits with the code in result.json. Never 
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import signal
 import sys
@@ -197,7 +198,8 @@ def finish(node: Node, error: TrainerError | None) -> int:
     unfinished = UNFINISHED[0 if node.end_reason else 1]
     value = report.result(status, ended=ended, unfinished=unfinished, python_packages=node.place.packages)
     try:
-        node.uplink.send_json(status.identity.keys.result, value, patience_seconds=node.patience_seconds)
+        body = json.dumps(value).encode()
+        node.uplink.send(status.identity.keys.result, body, patience_seconds=node.patience_seconds)
     except ConnectionFailed as unsent:
         log.error("%s", unsent)
         return unsent.exit_code

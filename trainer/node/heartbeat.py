@@ -25,6 +25,9 @@ from trainer.runs import store
 log = logging.getLogger("trainer.node")
 HEARTBEAT_SECONDS = 3.0
 PARTS_SECONDS = 5.0
+# Of a progress that changes all the time: each state stays in the bucket for months, as a version, and every
+# desk that follows the run downloads it.
+PROGRESS_BYTES_PER_SECOND = 16 * 1024
 LAST_SECONDS = 30.0  # for the last of the log: whoever reads the result ends the machine 45 s later
 RETRY_SECONDS = 1.0
 
@@ -39,7 +42,7 @@ class HeartbeatThread:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._lease_key, self._progress_key = keys.lease, keys.progress
-        self._progress = b""  # the last that was sent
+        self._progress, self._progress_due = b"", 0.0  # the last that was sent; when the next may be
         self._beat_at = 0.0
         events = node.work / "events/events.jsonl"
         self._stop_key = store.stop_key(identity.run_id, identity.attempt)
@@ -104,13 +107,18 @@ class HeartbeatThread:
         node.fail(TrainingFailed(what, why=why, do="Read `mayfly logs`, and launch again."))
 
     def _send_heartbeat(self) -> bool:
-        """Renew the lease, and send the progress if it changed; return whether S3 took the lease."""
+        """Renew the lease, and send the progress if it changed, a large one less often; return whether S3
+        took the lease.
+        """
         uplink, status = self._node.uplink, self._node.status
         if not uplink.try_send(self._lease_key, json.dumps(report.lease(status, utc_now())).encode()):
             return False
+        if time.monotonic() < self._progress_due and not self._ended.is_set():
+            return True
         progress = report.progress(status)
         if progress != self._progress and uplink.try_send(self._progress_key, progress):
             self._progress = progress
+            self._progress_due = time.monotonic() + len(progress) / PROGRESS_BYTES_PER_SECOND
         return True
 
 

@@ -23,6 +23,7 @@ from trainer.cluster.waiting import CHECKPOINT, MADE, NOTHING
 from trainer.job.pieces.piece import Piece
 from trainer.node.own_user import OwnUser
 from trainer.node.shared import Node
+from trainer.node.stage import read_patiently
 from trainer.node.start import lay_out_checkpoints
 from trainer.node.uplink import AWS_ERRORS
 from trainer.runs.keys import NodeKeys
@@ -56,9 +57,13 @@ class OtherNodes:
         """
         own = self._node.status.identity.keys
         keys = replace(own, instance_id=self._start.instances[number])
-        if self._is_made(keys, folder):
-            return MADE
-        newest = newest_number(lambda one: self._node.uplink.exists(keys.snapshot(one)))
+        try:
+            if self._is_made(keys, folder):
+                return MADE
+            newest = newest_number(lambda one: self._exists(keys.snapshot(one)))
+        except AWS_ERRORS as error:
+            log.warning("what node %d left of %s can't be looked up: %s", number, folder, error)
+            return NOTHING
         for snapshot in range(newest, max(0, newest - MOST_TRIED), -1):
             try:
                 if self._laid_out(keys, snapshot, (folder, *more)):
@@ -76,7 +81,7 @@ class OtherNodes:
         return [trial_end(one) for one in self._ends(keys) if "trial" in one and one["piece"] in titles]
 
     def _laid_out(self, keys: NodeKeys, number: int, folders: Sequence[str]) -> bool:
-        body = self._node.uplink.read(keys.snapshot(number))
+        body = self._read(keys.snapshot(number))
         snapshot = read_snapshot(body, run_id=keys.run_id, attempt=keys.attempt, number=number)
         part = _part_of(snapshot, keys, self._start, folders)
         if not part.files:
@@ -96,16 +101,27 @@ class OtherNodes:
     def _is_made(self, keys: NodeKeys, folder: str) -> bool:
         """Return whether S3 has all that a node makes of a piece."""
         if self._leaves == "models":
-            return self._node.uplink.exists(f"{keys.models}{folder}.json")  # sent after the weights
+            return self._exists(f"{keys.models}{folder}.json")  # sent after the weights
         return any(end["piece"] == folder and end["done"] for end in self._ends(keys))
 
     def _ends(self, keys: NodeKeys) -> tuple[dict[str, Any], ...]:
         """Return the ends of pieces that a node lists."""
         try:
-            body = self._node.uplink.read(keys.output_index)
+            if not self._exists(keys.output_index):
+                return ()
+            body = self._read(keys.output_index)
             return read_scripts(read_object(body, most_bytes=MOST_OUTPUTS_BYTES, name="outputs.json"))
         except (*AWS_ERRORS, Unsound):
             return ()
+
+    def _exists(self, key: str) -> bool:
+        """Return whether an object exists, asked for as long as an input is: no piece begins anew since S3
+        failed for a moment. Raises Stopped, or botocore's error.
+        """
+        return read_patiently(lambda: self._node.uplink.find(key), key, stopped=self._node.is_stopping)
+
+    def _read(self, key: str) -> bytes:
+        return read_patiently(lambda: self._node.uplink.read(key), key, stopped=self._node.is_stopping)
 
 
 def newest_number(exists: Callable[[int], bool]) -> int:

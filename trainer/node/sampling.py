@@ -20,6 +20,7 @@ from trainer.node.shared import Node
 from trainer.runs.samples import GPU_FIGURES, CpuSample, GpuSample, NodeSample
 
 log = logging.getLogger("trainer.node")
+PROC = Path("/proc")
 SAMPLE_SECONDS = 5.0
 ANSWER_SECONDS = 30.0  # for a driver; a GPU that hangs keeps nvidia-smi waiting
 # Number, name, and in the order of GPU_FIGURES: percent, MiB, W, degrees Celsius (nvidia-smi
@@ -61,8 +62,8 @@ class Sampling:
     lasts.
     """
 
-    def __init__(self, node: Node, *, proc: Path = Path("/proc")) -> None:
-        self._node, self._proc = node, proc
+    def __init__(self, node: Node) -> None:
+        self._node = node
         self._ended = threading.Event()
         self._idle = IdleWatch()
         self._thread = threading.Thread(target=self._sample, name="sampling", daemon=True)
@@ -77,10 +78,9 @@ class Sampling:
         times: CpuTimes = (0, 0)
         while not self._ended.is_set():
             gpus, note = ((), IN_A_REHEARSAL) if self._node.place.chip else sample_gpus()
-            now = cpu_times(self._proc / "stat")
-            self._node.status.sample = NodeSample(
-                at=utc_now(), gpus=gpus, cpu=cpu_sample(times, now, self._proc / "meminfo"), note=note
-            )
+            now = cpu_times(PROC / "stat")
+            cpu = cpu_sample(times, now, PROC / "meminfo")
+            self._node.status.sample = NodeSample(at=utc_now(), gpus=gpus, cpu=cpu, note=note)
             self.look_at_idle_gpus(self._node.status.sample)
             times = now
             self._ended.wait(SAMPLE_SECONDS)

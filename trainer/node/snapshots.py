@@ -104,7 +104,8 @@ class Snapshots:
         self._parts: dict[str, StoredContent] = {}  # sha256 -> place in S3
         self._units: dict[str, Files] = {}  # of the newest snapshot
         self._sent: Files | None = None  # of the newest snapshot; None: there is none
-        self._number = self._stored = 0  # of tries, which have a key each; of the newest in S3
+        self._number = self._stored = 0  # of manifests, which have a key each; of the newest in S3
+        self._unsent = b""  # the last manifest, until S3 has taken it
         self._at: datetime = utc_now()  # since when the newest state in S3 had been so
         self._current_at = clock()  # the same, by the clock
         self._refused = False  # by S3, the last time
@@ -344,16 +345,24 @@ class Snapshots:
         return SnapshotObject(sha256=sha256, size=size, version_id=version_id, slot=slot)
 
     def _send_manifest(self, files: Files, at: datetime) -> None:
-        """List the files as the next snapshot. Each try has a number, whose key has one content."""
+        """List the files as the next snapshot. Each number has a key with one content, and none is left out:
+        the one before the first that is missing is the newest, for a node that may not list (`other_nodes`).
+        """
         identity = self._node.status.identity
+        if self._unsent:  # what it names still lies in S3: nothing was replaced since
+            self._create_manifest()
         self._number += 1
         named: Any = {"run_id": identity.run_id, "attempt": identity.attempt, "number": self._number}
-        body = snapshot_to_json(snapshot_of(files, self._parts, at=at, **named))
-        self._node.uplink.create(body, identity.keys.snapshot(self._number))
+        self._unsent = snapshot_to_json(snapshot_of(files, self._parts, at=at, **named))
+        self._create_manifest()
         self._stored, self._sent = self._number, files
         self.counts["snapshots"] += 1
         needed = {sha256 for sha256, _ in files.values()}
         self._parts = {sha256: part for sha256, part in self._parts.items() if sha256 in needed}
+
+    def _create_manifest(self) -> None:
+        self._node.uplink.create(self._unsent, self._node.status.identity.keys.snapshot(self._number))
+        self._unsent = b""
 
 
 def _usd_of(*, puts: int, size: int) -> float:

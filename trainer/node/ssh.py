@@ -14,6 +14,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from trainer.base.errors import ConnectionFailed
 from trainer.node.shared import Node
 
 log = logging.getLogger("trainer.node")
@@ -34,8 +35,9 @@ def open_ssh(node: Node, key: str, *, etc: Path = Path("/etc")) -> None:
         return
     try:
         authorize(make_user(), key)
-        node.uplink.try_send(node.status.identity.keys.host_keys, host_keys(etc / "ssh"))
-    except (OSError, subprocess.SubprocessError, KeyError) as error:
+        keys, published = host_keys(etc / "ssh"), node.status.identity.keys.host_keys
+        node.uplink.send(published, keys, patience_seconds=SECONDS)
+    except (OSError, subprocess.SubprocessError, KeyError, ConnectionFailed) as error:
         log.warning("nobody can attach: %s", error)
     else:
         log.info("the run's SSH key may sign in as %s", USER)

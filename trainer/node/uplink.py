@@ -6,7 +6,6 @@ file again until they give up.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -109,12 +108,12 @@ class Uplink:
         body: bytes = self.s3.get_object(Bucket=self.bucket, Key=key)["Body"].read()
         return body
 
-    def send_json(self, key: str, value: dict[str, Any], *, patience_seconds: float) -> None:
-        """Write a JSON object, retrying for `patience_seconds`. Raises ConnectionFailed if S3 does not accept
+    def send(self, key: str, body: bytes, *, patience_seconds: float) -> None:
+        """Write an object, retrying for `patience_seconds`. Raises ConnectionFailed if S3 does not accept
         it.
         """
         deadline = time.monotonic() + patience_seconds
-        while not self.try_send(key, json.dumps(value).encode()):
+        while not self.try_send(key, body):
             if time.monotonic() > deadline:
                 why = f"S3 did not take it within {patience_seconds:.0f} s"
                 do = "Launch again: what it has sent before is in S3."
@@ -131,16 +130,24 @@ class Uplink:
             return False
         return True
 
+    def find(self, key: str) -> bool:
+        """Return whether an object exists. Raises botocore's errors if S3 doesn't say."""
+        try:
+            self._quick.head_object(Bucket=self.bucket, Key=key)
+        except ClientError as error:
+            # Without the permission to list, S3 answers 403 for a missing key.
+            if error_code(error) not in NO_OBJECT | {"403", "AccessDenied"}:
+                raise
+            return False
+        return True
+
     def exists(self, key: str) -> bool:
         """Return whether an object exists; an error counts as no."""
         try:
-            self._quick.head_object(Bucket=self.bucket, Key=key)
+            return self.find(key)
         except AWS_ERRORS as error:
-            # Without the permission to list, S3 answers 403 for a missing key.
-            if error_code(error) not in NO_OBJECT | {"403", "AccessDenied"}:
-                log.warning("%s can't be looked up: %s", key, error)
+            log.warning("%s can't be looked up: %s", key, error)
             return False
-        return True
 
 
 class Parts:

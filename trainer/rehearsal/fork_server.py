@@ -74,9 +74,9 @@ class ForkServer:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._forks: dict[socket.socket, Order | None] = {}  # by client; None until its message has come
 
-    def step(self, *, wait_seconds: float = POLL_SECONDS) -> Order | None:
+    def step(self) -> Order | None:
         """Serve the clients that have sent something. Returns None, or in a new fork the order to run."""
-        for key, _ in self._selector.select(wait_seconds):
+        for key, _ in self._selector.select(POLL_SECONDS):
             if key.fileobj is self._listener:
                 client, _ = self._listener.accept()
                 client.settimeout(MESSAGE_SECONDS)

@@ -21,6 +21,7 @@ from trainer.cluster.waiting import CHECKPOINT, MADE, NOTHING
 from trainer.job.search import SearchSettings
 from trainer.job.trials import TrialEnd
 from trainer.node import command as module
+from trainer.node import stage
 from trainer.node.devices import Devices
 from trainer.node.other_nodes import Fetches, OtherNodes, newest_number
 from trainer.node.shared import Node
@@ -75,6 +76,26 @@ def test_only_the_piece_is_laid_out(node, tmp_path):
     assert files == {"a/1/data": b"one", "a/1/more": b"two"}
     assert not (ours / "a" / "0").exists()
     assert others_of(node, ours).fetch(1, "c") == NOTHING
+
+
+@pytest.mark.parametrize("fails", [1, 2, 3])
+def test_no_piece_begins_anew_since_s3_failed_for_a_moment(node, tmp_path, fails, monkeypatch):
+    monkeypatch.setattr(stage, "PAUSES", (0.0, 0.0, 0.0))
+    leave(node, tmp_path / "theirs", a__1__data=b"one")
+    node.uplink.s3.heads_to_fail = fails
+    assert others_of(node, tmp_path / "ours").fetch(1, "a") == CHECKPOINT
+    node.uplink.s3.objects[f"{other(node).status.identity.keys.models}a.json"] = b"{}"
+    node.uplink.s3.heads_to_fail = fails
+    assert others_of(node, tmp_path / "ours").fetch(1, "a") == MADE
+
+
+def test_an_s3_that_fails_for_good_leaves_nothing(node, tmp_path, monkeypatch):
+    monkeypatch.setattr(stage, "PAUSES", (0.0,))
+    monkeypatch.setattr(stage, "OUTAGE_SECONDS", 0.0)
+    leave(node, tmp_path / "theirs", a__1__data=b"one")
+    node.uplink.s3.heads_to_fail = 100
+    assert others_of(node, tmp_path / "ours").fetch(1, "a") == NOTHING
+    assert others_of(node, tmp_path / "ours").ended(1, ["a t1"]) == []
 
 
 def test_a_finished_model_needs_nothing(node, tmp_path):

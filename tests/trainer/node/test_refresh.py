@@ -347,7 +347,7 @@ def test_a_prepare_runs_role_is_enough_and_no_more(
         run_command(run.node, fetch_manifest(run.node))
     status = run.node.status
     value = report.result(status, ended=("done", 0, None), unfinished="", python_packages="")
-    run.node.uplink.send_json(status.identity.keys.result, value, patience_seconds=0)
+    run.node.uplink.send(status.identity.keys.result, json.dumps(value).encode(), patience_seconds=0)
     assert run.node.uplink.try_send(status.identity.keys.lease, b"{}")
 
     role = f"mayfly-dev-{run.outputs.region}-prepare"

@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -156,7 +157,7 @@ def test_a_scripts_secrets_are_in_nothing_that_the_agent_sends(
     ended = report.ending(status=node.status, stop_reason="", error=failed.value, now=utc_now())  # type: ignore[arg-type]
     value = report.result(node.status, ended=ended, unfinished="", python_packages="")
     keys = node.status.identity.keys
-    node.uplink.send_json(keys.result, value, patience_seconds=0)
+    node.uplink.send(keys.result, json.dumps(value).encode(), patience_seconds=0)
     assert node.uplink.try_send(keys.lease, b"{}")
     events = (node.work / "events" / "events.jsonl").read_text()
     assert '"PLAIN": 2' in events

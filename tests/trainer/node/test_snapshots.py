@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from tests.nodes import NOW, node, reported
 from trainer.base.errors import ConnectionFailed, TrainingFailed
 from trainer.node import checkpoint_folder as folder_module
 from trainer.node import snapshots as module
 from trainer.node import uplink
+from trainer.node.other_nodes import newest_number
 from trainer.node.report import progress
 from trainer.node.shared import Node
 from trainer.node.snapshots import MOST_LAG_SECONDS, Snapshots, seconds_between
@@ -223,6 +225,29 @@ def test_a_manifest_is_created_once_and_a_try_has_its_own_number(node: Node, fol
     assert node.uplink.s3.objects[keys.snapshot(1)] == b"the first"
     put(folder, b=b"two")
     assert snapshots.take() and newest(node).number == 2
+
+
+def test_a_manifest_that_s3_did_not_take_leaves_no_gap(
+    node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another node may list no keys: it takes the number before the first that is missing for the newest."""
+    create, fails = node.uplink.create, [True, True]
+
+    def refusing(body: bytes, key: str) -> None:
+        if fails and fails.pop():
+            raise ClientError({"Error": {"Code": "SlowDown"}}, "PutObject")
+        create(body, key)
+
+    monkeypatch.setattr(node.uplink, "create", refusing)
+    snapshots = Snapshots(node, folder)
+    for content in (b"one", b"two"):
+        put(folder, a=content)
+        assert not snapshots.take()
+    put(folder, a=b"three")
+    assert snapshots.take() and held(node) == {"a": b"three"}
+    keys = node.status.identity.keys
+    assert newest_number(lambda one: keys.snapshot(one) in node.uplink.s3.objects) == newest(node).number
+    assert (node.status.durable() or {})["number"] == newest(node).number
 
 
 def test_the_lag_is_in_the_progress_and_ends_the_run(node: Node, folder: Path) -> None:

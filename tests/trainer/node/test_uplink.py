@@ -7,6 +7,7 @@ import io
 import threading
 from datetime import datetime, timezone
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,6 +26,7 @@ from trainer.node import uplink as module_of_uplink
 from trainer.node.announced import Announced
 from trainer.node.heartbeat import HeartbeatThread
 from trainer.node.identity import NodeIdentity
+from trainer.node.progress import Progress
 from trainer.node.report import Status
 from trainer.node.shared import Node
 from trainer.node.uplink import Parts, Uplink
@@ -274,6 +276,33 @@ def test_a_long_log_delays_neither_lease_nor_stop_nor_end(tmp_path: Path, monkey
     assert one.stop_reason == "stop.json"
 
 
+def test_a_large_progress_is_sent_less_often(tmp_path: Path, monkeypatch) -> None:
+    """Each state stays in the bucket as a version, and desks read each."""
+    now, sent = [0.0], list[tuple[float, int]]()
+    monkeypatch.setattr("trainer.node.heartbeat.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def try_send(key: str, body: bytes) -> bool:
+        if key.endswith("progress.json"):
+            sent.append((now[0], len(body)))
+        return True
+
+    one = node(SimpleNamespace(try_send=try_send, exists=lambda _: False), tmp_path)  # type: ignore[arg-type]
+    thread = HeartbeatThread(one, lambda offset, most: b"")
+    for models in (3, 2000):
+        sent.clear()
+        for beat in range(200):
+            pieces = {f"COIN{number}-USD fold 0 seed 0": {"step": beat} for number in range(models)}
+            one.status.progress = Progress(pieces=pieces)
+            thread._beat()
+            now[0] += 3.0
+        assert models > 3 or len(sent) == 200, "a small one with each heartbeat"
+    assert sum(size for _, size in sent) <= 600 * 16 * 1024 + sent[0][1]
+    assert max(later - at for (at, _), (later, _) in pairwise(sent)) < 10
+    thread._ended.set()
+    thread._send_heartbeat()
+    assert sent[-1][0] == now[0], "the last one is not missed"
+
+
 def test_while_s3_hangs_the_lease_alone_is_tried(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("trainer.node.heartbeat.HEARTBEAT_SECONDS", 0.0)
     monkeypatch.setattr("trainer.node.heartbeat.PARTS_SECONDS", 0.0)
@@ -347,7 +376,7 @@ def sent(uplink: Uplink) -> dict[str, bytes]:
 
 def test_a_failed_lookup_is_no_stop_request(uplink: Uplink) -> None:
     assert not uplink.exists("runs/r/attempts/1/stop.json")
-    uplink.send_json("runs/r/attempts/1/stop.json", {}, patience_seconds=1)
+    uplink.send("runs/r/attempts/1/stop.json", b"{}", patience_seconds=1)
     Outage(uplink, calls=2)
     assert not uplink.exists("runs/r/attempts/1/stop.json")
     assert uplink.exists("runs/r/attempts/1/stop.json")
