@@ -330,12 +330,10 @@ class PieceRun:
             numbers["score"] = self._best.to_dict()["value"]
             if not self.piece.goes_on:  # its first score here is not the first of its training
                 numbers["report"] = self._reports
-        if "steps" in counts or "epochs" in counts:  # a progress bar needs both; a missing one counts as one
-            counts = {"step": 0, "steps": 1, "epoch": 1, "epochs": 1, **counts}
-        rate = self._rate.update(counts["step"]) if "step" in event["counts"] else self._rate.value
-        self.tell("script", **counts, worker=self.place, rate=round(rate, 3), **numbers)
+        rate = self._rate.update(counts["step"]) if "step" in counts else self._rate.value or None
+        self.tell("script", **counts, worker=self.place, rate=rate and round(rate, 3), **numbers)
         losses = {key: values[key] for key in ("train_loss", "validation_loss") if key in values}
-        if losses and "epoch" in event["counts"]:
+        if losses and "epoch" in counts:
             self.tell("epoch", epoch=counts["epoch"], **losses)
 
 

@@ -111,6 +111,8 @@ def _of_model(progress: Progress, event: Mapping[str, Any]) -> Progress:
         return _with_piece(progress, piece, began=event["step"])
     if kind in ("progress", "script"):  # of a training, of a script's numbers
         shown = {key: event[key] for key in (*COUNTS, "loss", "score") if event.get(key) is not None}
+        if "steps" in shown or "epochs" in shown:  # a bar needs both: of a script one may be missing
+            shown = {"step": 0, "steps": 1, "epoch": 1, "epochs": 1, **shown}
         rates = {**progress.rates, event["worker"]: float(event.get("rate") or 0.0)}
         progress = replace(progress, rates=rates, unit=event.get("unit", progress.unit))
         return _with_piece(progress, piece, state="training", **shown)

@@ -33,6 +33,8 @@ from trainer.node.own_user import OwnUser, make_own_user
 from trainer.node.report import progress
 from trainer.node.shared import Node
 from trainer.runs.reports import heartbeat
+from trainer.runs.training_events import EventReader
+from trainer.train.observing.observe import points_of
 
 __all__ = ["bundle", "node", "start", "stop_when"]  # fixtures
 PYTHON = Path("/usr/bin/python3")
@@ -359,6 +361,16 @@ echo done > $MAYFLY_OUT/model.pt; echo devices $MAYFLY_DEVICES $A
     ]
     told = heartbeat(SimpleNamespace(instance_id="i-1", at=NOW, lease_until=NOW), progress(node.status))
     assert (told.models_done, told.progress["s"]["state"], told.unit) == (1, "done", "steps")
+
+
+def test_a_script_that_tells_epochs_has_a_curve_of_them(node, start):
+    start(
+        """for epoch in 1 2 3; do echo '{"epoch": '$epoch', "epochs": 3, "loss": 0.5}' >> $MAYFLY_EVENTS; done"""
+    )
+    read = (node.work / "events" / "events.jsonl").read_bytes().splitlines()
+    told = [event for event in EventReader().read(read) if event["event"] == "script"]
+    assert [points_of(event) for event in told] == [("script_s", epoch, {"loss": 0.5}) for epoch in (1, 2, 3)]
+    assert [event["rate"] for event in told] == [None] * 3  # of steps, which it does not tell
 
 
 def test_events_written_at_the_end_are_read_to_the_last(node, start, monkeypatch):

@@ -8,7 +8,7 @@ from typing import Any
 from tests.pieces import named
 from trainer.base.strict_json import Fields
 from trainer.node.progress import Progress, advance
-from trainer.runs.reports import script_entry
+from trainer.runs.reports import piece_share, script_entry
 
 MODELS = [{"model": f"lstm_{symbol}_1m", **named(symbol)} for symbol in "AB"]
 STARTED = {"event": "started", "models": MODELS, "data": {"bars": 7}}
@@ -41,6 +41,17 @@ def test_a_model_waits_trains_and_is_done() -> None:
     assert done.pieces["A"]["state"] == "done"
     assert [event["piece"] for event in done.done] == ["A"]
     assert done.data == {"bars": 7}
+
+
+def test_a_script_has_a_share_by_what_it_tells() -> None:
+    def share(**told: int) -> float:
+        event = {**step("A", 0, 0.0, loss=0.5, **told), "event": "script"}
+        return piece_share(after(STARTED, {**event, "rate": None}).pieces["A"])
+
+    assert share(epoch=3, epochs=4) == 0.5  # the third has begun
+    assert share(step=1, steps=4) == share(step=1, steps=4, epoch=1) == 0.25
+    assert share(step=1, steps=2, epoch=2, epochs=2) == 0.75
+    assert share(epoch=3) == share(step=3) == 0.0
 
 
 def test_a_piece_keeps_the_step_with_which_this_machine_began() -> None:

@@ -134,5 +134,9 @@ def demo_data(folder: Path) -> Path:
         if made.returncode:
             why = (made.stderr.strip().splitlines() or [f"exit {made.returncode}"])[-1]
             raise ConfigError("the demo's bars could not be made", why=why, do="Run make setup.")
-        bars.rename(folder)  # all of them or none: an interrupted command starts over
+        try:
+            bars.rename(folder)  # all of them or none: an interrupted command starts over
+        except OSError:
+            if not folder.is_dir():  # else another command has just made the same
+                raise
     return folder

@@ -21,7 +21,13 @@ from trainer.job.job import Job
 from trainer.launch.inputs import RAW
 
 LOCK = "node/prepare.lock"
-_MODULES = {"python-dateutil": "dateutil"}  # distributions whose module has another name
+_MODULES = {  # of distributions whose module has another name
+    "attrs": "attr",
+    "beautifulsoup4": "bs4",
+    "peewee": "playhouse",
+    "protobuf": "google",
+    "python-dateutil": "dateutil",
+}
 
 
 def with_refresh_script(job: Job) -> tuple[Job, dict[str, bytes]]:
@@ -67,7 +73,11 @@ def _refuse_imports(tree: ast.Module, name: str) -> None:
     lacks.
     """
     wanted = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
-    wanted |= {str(node.module) for node in tree.body if isinstance(node, ast.ImportFrom)}
+    wanted |= {
+        "a module beside it" if node.level else str(node.module)
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+    }
     there = {*sys.stdlib_module_names, *locked_modules()}
     for module in sorted(one.partition(".")[0] for one in wanted):
         if module not in there:
@@ -84,4 +94,4 @@ def locked_modules() -> set[str]:
     """Return the top-level modules of a prepare run's packages."""
     lock = (Path(next(iter(trainer.__path__))) / LOCK).read_text(encoding="utf-8")
     names = re.findall(r"^([a-z0-9._-]+)==", lock, re.MULTILINE)
-    return {_MODULES.get(name, name.replace("-", "_")) for name in names}
+    return {name.replace("-", "_") for name in names} | {_MODULES[name] for name in names if name in _MODULES}

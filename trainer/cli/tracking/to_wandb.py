@@ -33,7 +33,7 @@ def write(run: TrackedRun) -> tuple[str, bool]:
     begun = _begun(run)
     where, before = str(begun.url), begun.step
     _log(begun, run)
-    return where, before > (run.points[-1][1] if run.points else 0)
+    return where, before > max((step for _, step, _, _ in run.points), default=0)
 
 
 def _offline(run: TrackedRun, folder: Path) -> tuple[str, bool]:

@@ -21,11 +21,11 @@ from trainer.cli.views.models import (
     decision_view,
     differences_view,
     models_table,
+    production_table,
     prune_lines,
     prune_table,
     verified_view,
 )
-from trainer.cli.views.table import FittedTable
 from trainer.cli.views.trading import traded_json
 from trainer.data.read.paths import check_path
 from trainer.job.reading import job_from
@@ -146,16 +146,7 @@ def _production(arguments: argparse.Namespace, objects: Objects) -> int:
         told = {name: asdict(one) | {"decided_at": iso(one.decided_at)} for name, one in decisions.items()}
         say_json({"production": [_version(one) for one in versions], "decisions": told})
     elif versions:
-        rows = [
-            {
-                "model": production_name(one.key),
-                "version": one.version_id,
-                "put (UTC)": f"{one.modified_at:%Y-%m-%d %H:%M}",
-                "bytes": f"{one.size:,}",
-            }
-            for one in versions
-        ]
-        show(FittedTable(rows, right=("bytes",)))
+        show(production_table(versions))
         for decision in decisions.values():
             show(decision_view(decision))
     else:

@@ -148,7 +148,7 @@ class Pulled:
             "run_id": self._run_id,
             "state": receipt["state"] if receipt else self._settled.look.record.state,
             "folder": str(self.folder),
-            "files": [path.name for path in self.files],
+            "files": [path.relative_to(self.folder).as_posix() for path in self.files],
             "models": models,
             "tracked": [asdict(one) for one in self._tracked],
             "problems": [{"file": name, **problem.as_dict()} for name, problem in self.problems.items()],

@@ -144,7 +144,7 @@ def _history(arguments: argparse.Namespace, schedule: RetrainSchedule, account: 
     if arguments.json:
         say_json({"retrain": schedule.name, "history": [_entry(entry) for entry in entries]})
     elif entries:
-        show(FittedTable(map(_history_row, entries), right=("spent",)))
+        show(history_table(entries))
     else:
         say(f"{schedule.name} has not run yet")
     return 0
@@ -210,6 +210,11 @@ def _row(
         "last run": f"{last.state} {last.scheduled_at:%Y-%m-%d}" if last else "-",
         "spent": money(last.spent_usd) if last else "-",
     }
+
+
+def history_table(entries: Iterable[ScheduledRun]) -> FittedTable:
+    """Return the table of the results of scheduled times."""
+    return FittedTable(map(_history_row, entries), right=("spent",), leaving=("spent",), wraps=("why",))
 
 
 def _history_row(entry: ScheduledRun) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from trainer.aws.objects import Stored
 from trainer.base.text import some_of
 from trainer.cli.output import bars_are, duration, money
 from trainer.cli.views.table import BAD, GOOD, Cell, FittedTable, lines, styled
@@ -18,7 +19,7 @@ from trainer.store.comparison import ComparedRow, Side
 from trainer.store.decisions import BY_HAND, GateDecision
 from trainer.store.differences import Difference
 from trainer.store.listing import Model
-from trainer.store.production import RETRAINS
+from trainer.store.production import RETRAINS, production_name
 from trainer.store.pruning import Pruning, StoredModel
 from trainer.store.verification import Verified
 from trainer.targets.described import (
@@ -40,7 +41,7 @@ MARKS = {
     "no different": ("=", ""),
     "worse": ("↓", BAD),
 }
-BASELINE, GAIN, SAMPLE = "baseline", "gain [95 %]", "bars (cells)"
+SCORE, BASELINE, GAIN, SAMPLE = "test score", "baseline", "gain [95 %]", "bars (cells)"
 REFIT_UNTIL = "refit until"
 DIFFERENCE, WORTH = "difference [95 %]", "worth using"
 REFITTED = "scores of the held-out twins; the models themselves were trained again on all bars"
@@ -213,7 +214,19 @@ def models_table(models: Iterable[Model], days: int) -> FittedTable:
     if not any(refit_until(model.metrics) for model in listed):
         rows = [{name: cell for name, cell in row.items() if name != REFIT_UNTIL} for row in rows]
     dates = ("expires", "created (UTC)")
-    leaving = (REFIT_UNTIL, "sha256", "version", "stage", *dates, "bars", "run", SAMPLE, BASELINE)
+    leaving = (
+        REFIT_UNTIL,
+        "sha256",
+        "version",
+        "stage",
+        *dates,
+        "bars",
+        "run",
+        SAMPLE,
+        BASELINE,
+        GAIN,
+        SCORE,
+    )
     return FittedTable(rows, right=(GAIN, SAMPLE), leaving=leaving)
 
 
@@ -225,7 +238,7 @@ def _row(model: Model, days: int) -> dict[str, Cell]:
         "model": model.full_name if model.stage == "production" else model.name,
         "stage": model.stage,
         "run": model.run_id or "-",
-        "test score": f"{title} {score}" if title else "-",
+        SCORE: f"{title} {score}" if title else "-",
         BASELINE: baseline,
         GAIN: gain(model.judgement),
         SAMPLE: sample(model.metrics, model.judgement),
@@ -236,6 +249,20 @@ def _row(model: Model, days: int) -> dict[str, Cell]:
         "version": model.version_id[:8],
         "sha256": model.sha256[:12],
     }
+
+
+def production_table(versions: Iterable[Stored]) -> FittedTable:
+    """Return the table of versions of production models."""
+    rows = [
+        {
+            "model": production_name(one.key),
+            "version": one.version_id,
+            "put (UTC)": f"{one.modified_at:%Y-%m-%d %H:%M}",
+            "bytes": f"{one.size:,}",
+        }
+        for one in versions
+    ]
+    return FittedTable(rows, right=("bytes",), leaving=("bytes", "put (UTC)"))
 
 
 def decision_view(decision: GateDecision) -> RenderableType:
@@ -286,4 +313,4 @@ def verified_view(found: Sequence[Verified]) -> RenderableType:
         for one in found
     ]
     flaws = [styled(f"{one.name}: {flaw}", BAD) for one in found for flaw in one.flaws]
-    return lines(FittedTable(rows), *flaws)
+    return lines(FittedTable(rows, leaving=("sha256", "in production")), *flaws)

@@ -16,7 +16,7 @@ MOST_ROWS = 2_000  # models of a page; the receipt has them all
 MOST_SERIES = 20  # symbols of a model that are named
 MOST_BASELINES, MOST_SCORES = 12, 12
 MOST_CELLS = 240  # of an equity
-DIGITS = 6
+DIGITS = 7  # the page shows four decimals of what is below 1,000
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -73,6 +73,20 @@ def test_the_demos_bars_are_made_whole_or_not_at_all(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_two_first_commands_share_the_demos_bars(tmp_path, monkeypatch):
+    folder = tmp_path / "demo-data"
+
+    def made_twice(command: list[str], **known: object) -> SimpleNamespace:
+        for place in (Path(command[command.index("--out") + 1]), folder):  # the other command was faster
+            place.mkdir(parents=True)
+            (place / "BTC-USD_1m.parquet").write_bytes(b"bars")
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(subprocess, "run", made_twice)
+    assert demo_data(folder) == folder
+    assert [path.name for path in tmp_path.iterdir()] == ["demo-data"]
+
+
 def test_what_scripts_read_is_no_data_set_to_choose():
     objects = SimpleNamespace(list=lambda prefix: (), folders=lambda prefix: (".files", "forex"))
     with pytest.raises(DataError, match=r"there is no data set 'main' .*Choose one with data.set: forex; or"):

@@ -24,7 +24,9 @@ def test_a_refresh_script_is_sent_under_its_hash(tmp_path: Path) -> None:
     path = tmp_path / "fetch.py"
     lines = (
         "import csv, ccxt",
-        "import dateutil.parser",
+        "import attr, dateutil.parser",
+        "from bs4 import BeautifulSoup",
+        "from google.protobuf import message",
         "try:",
         "    import tensorflow",
         "except ImportError: pass",
@@ -42,6 +44,8 @@ def test_a_refresh_script_is_sent_under_its_hash(tmp_path: Path) -> None:
         ("import torch", "fetch.py imports torch"),
         ("from sklearn import svm", "fetch.py imports sklearn"),
         ("import trainer.data", "fetch.py imports trainer"),
+        ("from . import helpers", "fetch.py imports a module beside it"),
+        ("from .requests import get", "fetch.py imports a module beside it"),
         ("def fetch(:\n    pass", "fetch.py can't be compiled .*line 1"),
         ("x = 1\nreturn x", "fetch.py can't be compiled .*line 2"),
         ("\0", "fetch.py can't be compiled"),

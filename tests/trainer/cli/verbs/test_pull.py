@@ -73,6 +73,7 @@ def test_outputs_come_with_log_results_and_receipt(leave: Any, mayfly: Any, tmp_
     assert (code, told["problems"]) == (0, [])
     there = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.json")}
     assert there == {"receipt.json", "training_results.json", *(f"out/{path}" for path in files)}
+    assert there <= {*told["files"]} and len(told["files"]) == len({*told["files"]})
     assert all((tmp_path / "out/out" / path).read_bytes() == content for path, content in files.items())
     assert (tmp_path / "out/log.txt").read_text() == "trained\n"
     assert json.loads((tmp_path / "out/training_results.json").read_text()) == {"models": 2}

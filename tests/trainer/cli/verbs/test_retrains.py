@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 import pytest
 
-from trainer.cli.verbs.retrains import _row, _times
+from trainer.cli.verbs.retrains import _row, _times, history_table
+from trainer.cli.views.drawing import drawn
+from trainer.retrains.entries import ScheduledRun
 from trainer.retrains.schedule import read_schedules
 
 SUNDAYS = {"name": "weekly", "weekdays": ["SUN"], "hour": 3, "budget": 1, "budget_month": 9}
@@ -17,3 +21,22 @@ def test_a_time_in_utc_is_told_once(zone, times):
         assert line.count(":00") == times and line.count("UTC") == 1
     row = _row(schedule, None, None)
     assert (row["UTC"] == "-") == (zone == "UTC") and row["next"].endswith(f" 03:00 {zone}")
+
+
+def test_the_history_keeps_run_ids_whole_on_80_columns():
+    at = datetime(2026, 11, 22, 3, tzinfo=timezone.utc)
+    what = (
+        "No g6.xlarge spot capacity in us-east-1a, us-east-1b and us-east-1c: every pool was full for an hour"
+    )
+    entry = ScheduledRun(
+        retrain="weekly",
+        scheduled_at=at,
+        began_at=at,
+        updated_at=at,
+        state="failed",
+        run_id="20261122-030000-weekly-ab12",
+        spent_usd=0.2,
+        error={"what": what},
+    )
+    _, row, *_ = drawn(history_table([entry]), width=80).splitlines()
+    assert row.startswith("2026-11-22 03:00 UTC  failed  20261122-030000-weekly-ab12  ")

@@ -119,6 +119,13 @@ def test_metrics_that_are_no_numbers_are_no_scores():
     )
 
 
+def test_scores_keep_the_four_decimals_that_the_page_shows():
+    models = planted_models(1)
+    models[0]["metrics"]["test"]["auc"] = -139.505617
+    (row,) = report_data(planted_receipt(models), planted_record(["SYM0000-USD"]), Seen())["models"]["rows"]
+    assert f"{row['scores']['rows'][0]['test']:.4f}" == "-139.5056"
+
+
 def test_an_equity_of_many_cells_keeps_its_last():
     models = planted_models(1)
     card = planted_cards(models)[models[0]["key"]]
