@@ -89,8 +89,8 @@ def instance(stack: Stack, *also: Document, nodes: bool = False) -> Document:
 
 
 def prepare(stack: Stack) -> Document:
-    """Return the policy of a prepare run's instance: read data sets, its code, manifest and stop request; add
-    what it made.
+    """Return the policy of a prepare run's instance: read data sets and copies of checkpoints by version, its
+    code, manifest, start file and stop request; add what it made.
 
     Like the training role it can't know the run, so it reads every data set and every secret of the stack
     that is for prepare runs.
@@ -106,7 +106,7 @@ def prepare(stack: Stack) -> Document:
 
 def score(stack: Stack) -> Document:
     """Return the policy of a score run's instance: read data sets and the permanent models by version, its
-    code, manifest and stop request; add its scores.
+    code, manifest, start file and stop request; add its scores.
 
     It writes no model and no candle, and reads nothing that a training node could change after its end.
     """
@@ -120,8 +120,8 @@ def score(stack: Stack) -> Document:
 
 
 def script(stack: Stack, *, nodes: bool = False) -> Document:
-    """Return the policy of an instance whose script gets secrets: read scripts' data, its code, manifest and
-    stop request, and secrets; add results.
+    """Return the policy of an instance whose script gets secrets: read scripts' data and copies of
+    checkpoints, its code, manifest, start file and stop request, and secrets; add results.
 
     It reads no candles and no other run's record. The role can't know the run, so it reads every secret of
     the stack that is for scripts. `nodes`: as for `instance`.

@@ -1,4 +1,5 @@
-"""Make the tables of docs/reference.md and the drawings of docs/drawn from the source: `scripts/reference`.
+"""Make tables of docs (reference, errors, cost, agents) and the drawings of docs/drawn from the source:
+`scripts/reference`.
 
 A made part of the page lies between `<!-- made: NAME -->` and `<!-- end -->`; the rest is written by hand. So
 are the last columns of some tables, which a row keeps by its first cell. A new row has them empty, and

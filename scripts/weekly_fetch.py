@@ -1,8 +1,8 @@
 """The refresh script of `make weekly`: adds a thousand minutes to the set, right after those that it has.
 Seeded, no network.
 
-A real one asks an exchange, as examples/weekly/fetch.py does. It runs as `python fetch.py FOLDER`, with the
-set's files there.
+A real one asks a source of bars. It runs as `python fetch.py FOLDER`, with the set's files there. To ask an
+exchange or Yahoo no script is needed: examples/weekly/job.toml.
 """
 
 import os

@@ -16,7 +16,7 @@ LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
 FILE = re.compile(
     r"(?<![\w/.-])((?:trainer|infra|tests|scripts|examples|ami|benchmarks|docs)/[\w./-]*\w)(?![\w./-]|` at commit)"
 )
-PAGE = re.compile(r"(?<![\w/.-])docs/[\w./-]*\w")
+PAGE = re.compile(r"(?<![\w/.-])(?:docs|examples)/[\w./-]*\w")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -46,7 +46,7 @@ def test_the_architectures_tables_of_a_folder_name_its_files() -> None:
                 assert (ROOT / folder / name).exists(), f"{folder}{name}"
 
 
-def test_pages_that_the_source_names_exist() -> None:
+def test_pages_and_examples_that_the_source_names_exist() -> None:
     for folder in ("ami", "benchmarks", "examples", "infra", "scripts", "tests", "trainer"):
         for path in (ROOT / folder).rglob("*"):
             if path.is_file() and path.suffix in ("", ".py", ".sh", ".toml", ".txt"):

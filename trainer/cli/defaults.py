@@ -7,8 +7,8 @@
     [machine]                             # and [train] and [expert]: keys of a job
     market = ["spot", "on_demand"]
 
-A flag and `--set` win over the job file, and that over this file. It is read strictly. `train`, `profiles`
-and `retrains publish` do not read it: what they do is of a machine or of a team.
+A flag and `--set` win over the job file, and that over this file. It is read strictly. Jobs of `train`,
+`profiles` and `retrains publish` take no key from it: what they do is of a machine or of a team.
 """
 
 from __future__ import annotations
