@@ -29,7 +29,7 @@ DAYS = ("--since", "2026-01-01", "--until", "2026-02-01")
         (("BTC-USD", "--source", "kraken", "--since", "2924-01-01"), "it is outside the years 1800 to 2199"),
         (("BTC-USD", "--source", "kraken", "--since", "2026-02-01", "--until", "2026-01-01"), "is not after"),
         (("BTC-USD", "--source", "kraken", "--timeframe", "1x", *DAYS), "'1x' is not a timeframe"),
-        (("BTC-USD", "--source", "kraken", "--since", "9999-01-01"), "--since 9999-01-01 has not come yet"),
+        (("BTC-USD", "--source", "kraken", "--since", "2199-01-01"), "--since 2199-01-01 has not come yet"),
         (("--file", "none.txt", "--source", "yahoo", *DAYS), "cannot read none.txt"),
     ],
 )
