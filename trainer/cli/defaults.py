@@ -1,14 +1,14 @@
 """The user's defaults, `~/.config/mayfly/defaults.toml`: flags and keys of jobs that they did not give.
 
-    [flags]                               # of every verb that has them; `down` and `plan` take no stack
-    stack = "prod"
+    [flags]                               # of every verb that has them
+    stack = "prod"                        # not of `down` and `plan`, nor of a rehearsal or a folder
     objective = "cost"
     desk = ["rtx_4090=0.12"]
     [machine]                             # and [train] and [expert]: keys of a job
     market = ["spot", "on_demand"]
 
-A flag and `--set` win over the job file, and that over this file. It is read strictly. Jobs of `train`,
-`profiles` and `retrains publish` take no key from it: what they do is of a machine or of a team.
+A flag and `--set` win over the job file, and that over this file. It is read strictly. `train`, `profiles`
+and `retrains publish` take no keys of a job from it: what they do is of a machine or of a team.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ def take_flags(arguments: argparse.Namespace, words: Sequence[str]) -> None:
     """
     arguments.from_defaults = []
     tables = read_defaults()
+    # A rehearsal and a folder have one stack.
+    has_one = getattr(arguments, "rehearse", False) or getattr(arguments, "local", None) is not None
     for name, value in tables.get("flags", {}).items():
         given = any(word == f"--{name}" or word.startswith(f"--{name}=") for word in words)
-        is_kept_out = name == "stack" and arguments.verb in WITHOUT_STACK
+        is_kept_out = name == "stack" and (has_one or arguments.verb in WITHOUT_STACK)
         if given or is_kept_out or not hasattr(arguments, name):
             continue
         setattr(arguments, name, value)

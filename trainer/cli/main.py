@@ -60,18 +60,18 @@ def _run(words: list[str], command: list[str], prog: str) -> int:
     except SystemExit as printed:  # --help and --version
         return int(printed.code or 0)
     arguments.command = command
-    from trainer.base.environment import defaults_file  # late: --help needs none of it
+    if hasattr(arguments, "rehearse"):
+        from trainer.cli.connect import is_rehearsal  # late: --help needs none of it
+
+        arguments.rehearse = is_rehearsal(
+            rehearse=arguments.rehearse, local=getattr(arguments, "local", None)
+        )
+    from trainer.base.environment import defaults_file
 
     if defaults_file().exists():
         from trainer.cli.defaults import take_flags  # late: it loads the job's tables
 
         take_flags(arguments, words)
-    if hasattr(arguments, "rehearse"):
-        from trainer.cli.connect import is_rehearsal
-
-        arguments.rehearse = is_rehearsal(
-            rehearse=arguments.rehearse, local=getattr(arguments, "local", None)
-        )
     # Late by design: only the verb that runs pays for its imports.
     return int(import_module(f"trainer.cli.verbs.{arguments.verb}").run(arguments))
 

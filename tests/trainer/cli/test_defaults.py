@@ -59,6 +59,17 @@ def test_a_stack_is_taken_but_by_down(defaults, monkeypatch):
     assert seen == ["prod", "test", "dev", "test"]
 
 
+def test_a_stack_is_not_taken_where_there_is_only_one(defaults, monkeypatch, tmp_path):
+    defaults.write_text('[flags]\nstack = "prod"\n')
+    seen = []
+    run = "trainer.cli.verbs.status.run"
+    monkeypatch.setattr(run, lambda told: seen.append((told.stack, told.from_defaults)) or 0)
+    assert main(["status", "--rehearse"]) == main(["status", "--local", str(tmp_path)]) == 0
+    monkeypatch.setenv("MAYFLY_REHEARSE", "1")
+    assert main(["status"]) == 0
+    assert seen == [("dev", [])] * 3
+
+
 def test_a_script_takes_those_of_its_machine_alone(defaults, capsys, tmp_path):
     defaults.write_text('[machine]\nmax_duration = "1h"\n[train]\nepochs = 7\n')
     (tmp_path / "train.py").write_text("print('hello')\n")

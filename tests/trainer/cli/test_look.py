@@ -16,6 +16,7 @@ from tests.trainer.store.test_verification import decision
 from trainer.aws.objects import S3Objects
 from trainer.cli.verbs import receipts
 from trainer.runs.receipt import FORMAT
+from trainer.runs.store import receipt_key
 from trainer.store.decisions import write_decision
 
 pytestmark = pytest.mark.slow  # each begins with an account in which runs have been
@@ -26,6 +27,14 @@ def test_status_settles_a_run_that_nobody_watches(mayfly, account):
     code, told, _ = mayfly("status", "--json")
     assert (code, [item["state"] for item in told["runs"]]) == (0, ["done", "interrupted"])
     assert account.get(key=f"runs/{OPEN_RUN}/receipt.json") is not None
+
+
+def test_status_of_an_ended_run_is_what_receipts_prints(mayfly, account):
+    receipt = json.loads(account.get(key=receipt_key(CLOSED_RUN)).body)
+    receipt["checkpoints"] = {"snapshots": 3, "objects": 3, "bytes": 5_000_000, "usd": 0.01}
+    account.put(key=receipt_key(CLOSED_RUN), body=json.dumps(receipt).encode())
+    shown = mayfly("receipts", CLOSED_RUN)[1]
+    assert "the newest checkpoints until" in shown and mayfly("status", CLOSED_RUN)[1] == shown
 
 
 def test_status_is_a_table_and_one_run_is_its_receipt(mayfly):

@@ -159,7 +159,9 @@ def user_id_of(access: Access) -> str:
 def _stack(arguments: argparse.Namespace, ends: ExitStack) -> tuple[Access, StackOutputs]:
     """Return access to the stack, or to the folder that replaces it."""
     if arguments.local is not None:
-        local_root(arguments.local).mkdir(parents=True, exist_ok=True)
+        root = local_root(arguments.local)
+        if not root.exists():  # what is no folder is refused below
+            root.mkdir(parents=True, exist_ok=True)
     access = ends.enter_context(connected(rehearse=arguments.rehearse, local=arguments.local))
     return access, read_stack(access, stack=arguments.stack)
 

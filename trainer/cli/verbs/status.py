@@ -79,7 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--events shows the timeline of one run", do=do)
     with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
         outputs = read_stack(access, stack=arguments.stack)
-        cloud, days = AwsCloud(access, outputs), outputs.experiment_days
+        cloud = AwsCloud(access, outputs)
+        kept = {"days": outputs.experiment_days, "checkpoint_days": outputs.checkpoint_days}
         if arguments.run:
             arguments.run = named_run(cloud.objects, arguments.run)
         if arguments.events:
@@ -92,13 +93,13 @@ def run(arguments: argparse.Namespace) -> int:
             shown = runs_shown(cloud)
         forget_ended(cloud.objects)
         if arguments.follow:
-            show(_detail(shown[0], days))
+            show(_detail(shown[0], **kept))
             note_shown(cloud.objects, shown[0]["receipt"])
             return 0
     if arguments.json:
         say_json({"runs": shown})
     elif arguments.run:
-        show(_detail(shown[0], days))
+        show(_detail(shown[0], **kept))
     elif shown:
         for item in shown:
             if item["state"] == UNREADABLE:
@@ -262,12 +263,12 @@ def _done(item: dict[str, Any]) -> str:
     return f"{share_done(item['pieces'].values(), item['models_total']):.0%}"
 
 
-def _detail(item: dict[str, Any], days: int = 0) -> RenderableType:
-    """Return one run in detail: its receipt if it has ended, else its current state. `days`: that the stack
-    keeps what a run stored.
+def _detail(item: dict[str, Any], days: int = 0, checkpoint_days: int = 0) -> RenderableType:
+    """Return one run in detail: its receipt if it has ended, else its current state. The days are those of
+    `receipt_view`.
     """
     if item["receipt"] is not None:
-        return receipt_view(item["receipt"], days)
+        return receipt_view(item["receipt"], days, checkpoint_days=checkpoint_days)
     instance = item["instances"][-1] if item["instances"] else None
     entries: list[tuple[str, RenderableType]] = [
         ("run", item["run_id"]),

@@ -159,7 +159,7 @@ def _data(job: Job, candles: ChosenCandles) -> Iterator[str]:
     if job.data.further:
         features = len(job.data.inputs) - len(job.data.further)
         inside, sides = split_sides(job.data.further)
-        parts = [f"{features} features"] if features else []
+        parts = [counted(features, "feature")] if features else []
         parts += [f"{', '.join(inside)} of the candle files"] if inside else []
         files = [side.entry for side in sides if side.file]
         parts += [f"side series {', '.join(files)}"] if files else []

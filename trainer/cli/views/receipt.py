@@ -284,7 +284,7 @@ def _failures(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
 def _files(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     """Yield the output files, or those that a refresh added or checked."""
     shown = [
-        Inline([file["file"], ADDED[file.get("added")], f"{file['bytes']:,} bytes", file["sha256"][:12]])
+        Inline([file["file"], ADDED[file.get("added")], counted(file["bytes"], "byte"), file["sha256"][:12]])
         for file in receipt["files"][:MOST_SHOWN_FILES]
     ]
     more = len(receipt["files"]) - len(shown)

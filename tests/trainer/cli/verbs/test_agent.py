@@ -94,3 +94,10 @@ def test_another_python_is_found_or_refused_before_a_start(
     assert python_of("venv/python") == str(
         Path.cwd() / "venv" / "python"
     )  # the agent runs elsewhere; the link stays
+
+
+def test_a_file_in_place_of_the_local_folder_is_named(desk_home: Path, capsys: Any) -> None:
+    Path("train.py").write_text("print(1)")
+    Path("store").write_text("")
+    assert main(["agent", "--here", "--local", "store", "--script", "train.py"]) == 2
+    assert "store is not a folder (it is a file)" in capsys.readouterr().err

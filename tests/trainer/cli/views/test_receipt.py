@@ -279,7 +279,7 @@ def test_a_scripts_receipt_shows_end_last_lines_and_files():
         "best": {},
         "done": False,
     }
-    file = {"file": "m.pt", "bytes": 1_234, "sha256": "0123456789abcdef"}
+    file = {"file": "m.pt", "bytes": 1, "sha256": "0123456789abcdef"}
     receipt = {
         **RECEIPT,
         "work": "script",
@@ -293,7 +293,7 @@ def test_a_scripts_receipt_shows_end_last_lines_and_files():
         "✗ failed · 41 files · exit code 100",
         "script net · signal 9 · 1m05s · started 2 times told",
         "last lines loss 0.5 \\x1b[2Jx",
-        "files m.pt · 1,234 bytes · 0123456789ab",
+        "files m.pt · 1 byte · 0123456789ab",
         "and 1 more",
         "spent $0.50 to $0.75 · not estimated",
     ):
