@@ -83,7 +83,7 @@ def unseen_cards(job: Job, data: Path, sides: Sequence[Sequence[Path]]) -> list[
 
 def _unseen(models: Sequence[CheckedModel], piece: Piece, job: Job, data: JobData) -> list[Card]:
     fold = read_source(piece, job, data).folds[piece.fold]
-    _refuse_unlike(models, fold.series[0], "scored beside the others")
+    _refuse_unlike(models, fold.series[0], job, "scored beside the others")
     windows = [Windows(data=one, bars=one.bars("test")) for one in fold.series]
     for model in models:
         windows = [replace(one, bars=one.bars[unseen(windows, one, model)]) for one in windows]
@@ -107,9 +107,9 @@ def _refuse_own_files(job: Job, what: str) -> None:
         raise UsageError(what, why="a card runs no code of yours", do="Leave --data.")
 
 
-def _refuse_unlike(models: Sequence[CheckedModel], data: SymbolData, how: str) -> None:
+def _refuse_unlike(models: Sequence[CheckedModel], data: SymbolData, job: Job, how: str) -> None:
     for model in models:
-        if why := unlike(model.card, data):
+        if why := unlike(model.card, data, index=job.data.told.index):
             raise DataError(f"{model.name} can't be {how}", why=why, do=DO)
 
 
@@ -134,7 +134,7 @@ def _groups(
 
 def _ensemble(members: Sequence[CheckedModel], piece: Piece, job: Job, data: JobData) -> Card:
     fold = read_source(piece, job, data).folds[piece.fold]
-    _refuse_unlike(members, fold.series[0], "averaged")
+    _refuse_unlike(members, fold.series[0], job, "averaged")
     windows = [Windows(data=one, bars=one.bars("test")) for one in fold.series]
     outputs = [outputs_on(windows, member) for member in members]
     made = forecasts_on(windows, outputs, title=piece.title, is_panel=fold.panel is not None)
