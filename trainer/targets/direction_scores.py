@@ -1,7 +1,8 @@
 """Scores and baselines of probabilities of two classes, for `direction`. Numpy on the CPU, float64,
 deterministic.
 
-Shapes: N windows, M windows of one label, B bars from the first window's to the last one's.
+Shapes: N windows, M windows of one label, B bars from the first window's to the last one's,
+K of them.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def scores_per_bar(forecast_N: np.ndarray, labels_NK: np.ndarray) -> PerBar:
 
 
 def over_ties(long_N: np.ndarray, rows: Rows, horizon: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the scored bars (B,) with the ties that follow them, and whether each is up: a tie, which is not
-    scored, as the bar before it. That nothing need be traded there is known only afterwards.
+    """Return the scored bars and the ties that follow them (K,), and whether each is up (K,): a tie, which is
+    not scored, as the bar before it. Nobody knows at a bar that it will be a tie.
     """
     bars = np.arange(rows.scored[0], rows.scored[-1] + 1)
     close = rows.candles.close

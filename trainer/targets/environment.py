@@ -139,10 +139,6 @@ class EnvironmentTarget(OwnFile, TargetSettings):
 
         return combined(self, outputs_MNO)
 
-    def order(self, forecast_N: np.ndarray) -> np.ndarray:
-        """Return the reward (N,)."""
-        return forecast_N[:, 0]
-
     def cells(self, rows: Rows) -> tuple[np.ndarray, str]:
         from trainer.targets.scoring import day_cells
 

@@ -11,7 +11,12 @@ import math
 import torch
 
 from trainer.targets.environment_steps import OwnActions
-from trainer.targets.position_policy import FIRST_LOG_DEVIATION, LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION
+from trainer.targets.position_policy import (
+    FIRST_LOG_DEVIATION,
+    LEAST_LOG_DEVIATION,
+    MOST_LOG_DEVIATION,
+    mean_of_tanh,
+)
 
 _NORMAL_ENTROPY = 0.5 + 0.5 * math.log(2 * math.pi)  # of a deviation of 1
 
@@ -73,5 +78,5 @@ def combined(target: OwnActions, outputs_MNO: torch.Tensor) -> torch.Tensor:
         chances = log_chances(target, outputs_MNO).logsumexp(0) - math.log(len(outputs_MNO))
         return torch.cat([chances, values], -1)
     numbers = target.numbers
-    means = torch.atanh(outputs_MNO[..., :numbers].tanh().mean(0))
+    means = mean_of_tanh(outputs_MNO[..., :numbers])
     return torch.cat([means, outputs_MNO[..., numbers : 2 * numbers].mean(0), values], -1)

@@ -202,10 +202,6 @@ class Position(TargetSettings):
         made: np.ndarray = greedy(self, torch.from_numpy(outputs_NO)).numpy()
         return np.where(np.isfinite(outputs_NO).all(axis=1, keepdims=True), made, np.nan)
 
-    def order(self, forecast_N: np.ndarray) -> np.ndarray:
-        """Return the position (N,) to take when nothing is held."""
-        return forecast_N[:, self.flat]
-
     def holdings(self, forecast_N: np.ndarray, rows: Rows) -> Holdings:
         """Return what its account holds. A bar's position is held from its fill on."""
         import numpy as np

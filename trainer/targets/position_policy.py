@@ -61,10 +61,18 @@ def combined(target: Terms, outputs_MNO: torch.Tensor) -> torch.Tensor:
     values = _values(target, outputs_MNO).mean(0)
     if target.is_continuous:
         number = len(target.positions)
-        means = torch.atanh(outputs_MNO[..., :number].tanh().mean(0))
+        means = mean_of_tanh(outputs_MNO[..., :number])
         return torch.cat([means, values, outputs_MNO[..., -1:].mean(0)], -1)
     chances = _logits(target, outputs_MNO).log_softmax(-1).logsumexp(0) - math.log(len(outputs_MNO))
     return torch.cat([chances.flatten(-2), values], -1)
+
+
+def mean_of_tanh(outputs_M: torch.Tensor) -> torch.Tensor:
+    """Return the outputs (...) whose tanh is the mean of those of several networks (M, ...); finite, also
+    where all are at an end.
+    """
+    most = 1 - torch.finfo(outputs_M.dtype).eps
+    return outputs_M.tanh().mean(0).clamp(-most, most).atanh()
 
 
 def regret(target: Terms, outputs: torch.Tensor, log_return: torch.Tensor) -> torch.Tensor:

@@ -70,7 +70,7 @@ def unseen_cards(job: Job, data: Path, sides: Sequence[Sequence[Path]]) -> list[
         made: list[list[Card]] = [[] for _ in sides]
         last = {piece.series: piece for piece in survey(job, read.plan).models}
         for series, piece in last.items():
-            members = [(side, model) for side, model in checked if model.card.symbols == series]
+            members = [(side, one) for side, one in checked if set(one.card.symbols) == set(series)]
             if {side for side, _ in members} == set(range(len(sides))):
                 cards = _unseen([model for _, model in members], piece, job, read)
                 for (side, _), card in zip(members, cards, strict=True):
@@ -83,7 +83,7 @@ def unseen_cards(job: Job, data: Path, sides: Sequence[Sequence[Path]]) -> list[
 
 def _unseen(models: Sequence[CheckedModel], piece: Piece, job: Job, data: JobData) -> list[Card]:
     fold = read_source(piece, job, data).folds[piece.fold]
-    _refuse_unlike(models, fold.series[0], "scored beside the others")
+    _refuse_unlike(models, fold.series[0], job, "scored beside the others")
     windows = [Windows(data=one, bars=one.bars("test")) for one in fold.series]
     for model in models:
         windows = [replace(one, bars=one.bars[unseen(windows, one, model)]) for one in windows]
@@ -107,9 +107,9 @@ def _refuse_own_files(job: Job, what: str) -> None:
         raise UsageError(what, why="a card runs no code of yours", do="Leave --data.")
 
 
-def _refuse_unlike(models: Sequence[CheckedModel], data: SymbolData, how: str) -> None:
+def _refuse_unlike(models: Sequence[CheckedModel], data: SymbolData, job: Job, how: str) -> None:
     for model in models:
-        if why := unlike(model.card, data):
+        if why := unlike(model.card, data, index=job.data.told.index):
             raise DataError(f"{model.name} can't be {how}", why=why, do=DO)
 
 
@@ -117,15 +117,16 @@ def _groups(
     pieces: Sequence[Piece], models: Sequence[CheckedModel]
 ) -> Iterator[tuple[Piece, list[CheckedModel]]]:
     """Yield a piece of each series and fold with its models, those of its own fold first."""
-    by_fold: dict[tuple[tuple[str, ...], int], list[CheckedModel]] = defaultdict(list)
+    by_fold: dict[tuple[frozenset[str], int], list[CheckedModel]] = defaultdict(list)
     for model in models:
-        by_fold[model.card.symbols, model.card.fold].append(model)
+        by_fold[frozenset(model.card.symbols), model.card.fold].append(model)
     for piece in {(one.series, one.fold): one for one in pieces}.values():
-        own = by_fold[piece.series, piece.fold]
+        symbols = frozenset(piece.series)
+        own = by_fold[symbols, piece.fold]
         earlier = [
             model
             for fold in range(1, piece.fold)
-            for model in by_fold[piece.series, fold]
+            for model in by_fold[symbols, fold]
             if not model.card.knows_later_bars  # as those of k folds do
         ]
         if own and len(own) + len(earlier) > 1:
@@ -134,7 +135,7 @@ def _groups(
 
 def _ensemble(members: Sequence[CheckedModel], piece: Piece, job: Job, data: JobData) -> Card:
     fold = read_source(piece, job, data).folds[piece.fold]
-    _refuse_unlike(members, fold.series[0], "averaged")
+    _refuse_unlike(members, fold.series[0], job, "averaged")
     windows = [Windows(data=one, bars=one.bars("test")) for one in fold.series]
     outputs = [outputs_on(windows, member) for member in members]
     made = forecasts_on(windows, outputs, title=piece.title, is_panel=fold.panel is not None)

@@ -275,7 +275,7 @@ def _checked(
     return model
 
 
-def unlike(card: Card, data: SymbolData, *, index: tuple[str, ...] = ()) -> str:
+def unlike(card: Card, data: SymbolData, *, index: tuple[str, ...]) -> str:
     """Return why a model can't be scored on a series of a job, which reads this index; '' if it can."""
     theirs = told_of(card.told_columns)[0].index
     wrong = {

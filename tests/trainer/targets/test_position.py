@@ -142,6 +142,14 @@ def test_several_networks_act_by_their_mean(target):
         torch.testing.assert_close(log_chances(target, one, held).exp(), each.mean(0))
 
 
+def test_networks_that_all_take_a_limit_have_a_mean():
+    """In float32 the tanh of 10 is 1, whose inverse is infinite."""
+    target = Position(actions="continuous")
+    for sign in (-1, 1):
+        one = combined(target, sign * torch.full((3, 2, target.outputs), 10.0))
+        assert target.forecast(one.numpy(), {}) == pytest.approx(sign * np.ones((2, 3)), abs=1e-6)
+
+
 def test_a_policy_that_never_trades_earns_nothing():
     target = Position()
     labels = labels_of(np.random.default_rng(2).normal(0, 0.01, 100))

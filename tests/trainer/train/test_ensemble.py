@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.jobs import job_of, with_settings
 from tests.trainer.train.conftest import Trained, planned
 from trainer.base.errors import DataError, UsageError
 from trainer.cli.verbs import models as verb
@@ -22,6 +23,7 @@ from trainer.store.weights import load_tensors, save
 from trainer.train.ensemble import ensemble_cards, unseen_cards
 from trainer.train.evaluate.evaluation import evaluate
 from trainer.train.inputs.source import read_source
+from trainer.train.inputs.survey import survey
 from trainer.train.predict.load_model import check_model
 from trainer.train.predict.symbols import outputs_at
 
@@ -184,6 +186,42 @@ def test_other_candles_are_refused(planted, second, tmp_path, write_candles):
 def test_one_model_of_each_symbol_has_no_average(planted):
     with pytest.raises(UsageError, match="nothing to average"):
         ensemble_cards(planted.job, planted.data, [planted.file])
+
+
+def test_models_that_read_an_index_are_averaged_and_compared(tmp_path, write_candles, train_piece):
+    data, out = tmp_path / "data", tmp_path / "models"
+    for folder in (data, out):
+        folder.mkdir()
+    for seed, symbol in enumerate(("AAA", "BBB")):
+        write_candles(data, symbol, bars=700, seed=seed)
+    keys: dict[str, Any] = {"hidden": 4, "lookback": 20, "epochs": 1, "batch": 64, "horizon": 1, "seeds": 2}
+    job = job_of(features=["log_return_1"], columns=["log_return_1 of index"], symbols=["AAA"], **keys)
+    plan = planned(job, data).plan
+    as_planned = plan.decided(job)
+    pieces = survey(as_planned, plan).pieces
+    models = [out / train_piece(piece, as_planned, data, out)["file"] for piece in pieces]
+    (average,) = ensemble_cards(job, data, models)
+    assert read_card(models[0]).told_columns == ["index=AAA/BBB"]
+    ((one,), (other,)) = unseen_cards(job, data, [models[:1], models[1:]])
+    assert one.losses["bars"] == other.losses["bars"] == average.losses["bars"]
+
+
+def test_pooled_models_are_compared_in_any_order_of_symbols(tmp_path, write_candles, train_piece):
+    data, out = tmp_path / "data", tmp_path / "models"
+    for folder in (data, out):
+        folder.mkdir()
+    for seed, symbol in enumerate(("AAA", "BBB")):
+        write_candles(data, symbol, bars=700, seed=seed)
+    keys: dict[str, Any] = {"hidden": 4, "lookback": 20, "epochs": 1, "batch": 64, "horizon": 1}
+    job = job_of(name="all", pooled=True, features=["log_return_1"], symbols=["AAA", "BBB"], **keys)
+    plan = planned(job, data).plan
+    (piece,) = survey(plan.decided(job), plan).pieces
+    model = out / train_piece(piece, plan.decided(job), data, out)["file"]
+    turned = with_settings(job, symbols=["BBB", "AAA"])
+    for asked in (job, turned):
+        ((card,), _) = unseen_cards(asked, data, [[model], [model]])
+        assert card.losses["bars"] == read_card(model).losses["bars"]
+    assert ensemble_cards(turned, data, [model, model])
 
 
 def test_models_of_another_target_are_refused(planted, second, tmp_path):

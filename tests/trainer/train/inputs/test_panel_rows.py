@@ -206,7 +206,7 @@ def test_rank_correlation_is_spearmans_by_date():
 
 
 @pytest.mark.parametrize("scaler", SCALERS)
-def test_variance_is_unbiased_where_series_have_scales_of_their_own(panel, scaler):
+def test_variance_is_unbiased_where_series_have_own_scales(panel, scaler):
     wilder = [
         replace(one, **{name: getattr(one, name) ** (1 + number) for name in FIELDS if name != "volume"})
         for number, one in enumerate(panel)
