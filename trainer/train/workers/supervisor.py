@@ -16,7 +16,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from trainer.base.process_state import ABORT_SECONDS, abort, state_of
-from trainer.base.silence import ProgressClock
+from trainer.base.silence import DEAF_SECONDS, ProgressClock
 from trainer.cluster.studies import failed_trial
 from trainer.cluster.waiting import OwnPieces, Waiting
 from trainer.job.pieces.piece import Piece
@@ -108,8 +108,9 @@ class Supervisor:
                 ended = (*self._outcome.over.values(), self._outcome.stopped)
                 self._outcome.elsewhere = self._queue.elsewhere({name for names in ended for name in names})
                 return self._outcome
+            since = self._clock()
             self._listen()
-            self._look_at_progress()
+            self._look_at_progress(since)
 
     def close(self) -> None:
         """Kill every worker and wait for its end: finished models are on disk already."""
@@ -273,10 +274,14 @@ class Supervisor:
         if kind in self._outcome.over:
             self._queue.done(event["model"])
 
-    def _look_at_progress(self) -> None:
-        """End workers that make no progress, once they have had the time to write their stacks."""
+    def _look_at_progress(self, since: float) -> None:
+        """End workers that make no progress, once they have had the time to write their stacks. `since` when
+        this process has listened to them.
+        """
         now = self._clock()
         for worker in self._workers.values():
+            if now - since > DEAF_SECONDS:
+                worker.clock.begin(now)
             if now >= worker.kill_at:
                 worker.process.kill()
             elif worker.pieces and not worker.silent and worker.clock.is_silent(now):

@@ -280,6 +280,41 @@ def test_a_worker_that_waits_for_work_is_not_silent(stage):
     assert len(outcome.done) == 6 and not stage.named("worker_silent")
 
 
+def test_a_training_that_was_stopped_ends_no_worker(stage, monkeypatch):
+    """As by Ctrl-Z: its workers were stopped with it."""
+    wait = supervising.wait
+
+    def stopped(*given: Any, **how: Any) -> Any:
+        if stage.now:
+            stage.context.started[0].finish()
+        stage.now += 3600
+        return wait(*given, **how)
+
+    monkeypatch.setattr(supervising, "wait", stopped)
+    outcome = stage.train(lambda worker, _: None, some(1))
+    assert len(outcome.done) == 1 and not stage.named("worker_silent")
+
+
+def test_workers_are_not_silent_while_devices_are_tried(stage):
+    """Nobody reads what they say then."""
+
+    def behave(worker: Played, _: Piece) -> None:
+        if worker.device == "stub:1":
+            worker.die(-6)
+        elif worker.number:  # the first one trains on
+            worker.finish()
+
+    def heard(event: dict[str, Any]) -> None:
+        if event["event"] == "device_set_aside":
+            stage.now += 1000
+        elif len(stage.named("model_done")) == 4:
+            stage.context.started[0].finish()
+
+    stage.heard = heard
+    outcome = stage.train(behave, some(5), workers=3, broken=["stub:1"])
+    assert len(outcome.done) == 5 and not stage.named("worker_silent")
+
+
 # --- broken devices
 
 
