@@ -104,7 +104,7 @@ class Supervisor:
             is_busy = any(worker.pieces for worker in self._workers.values())
             for piece, reason in self._queue.look(is_busy=is_busy):
                 self._fail(piece, reason=reason)
-            if not is_busy and (self._notice.stops or self._queue.is_over(has_devices=has_devices)):
+            if not is_busy and (self._is_stopping or self._queue.is_over(has_devices=has_devices)):
                 ended = (*self._outcome.over.values(), self._outcome.stopped)
                 self._outcome.elsewhere = self._queue.elsewhere({name for names in ended for name in names})
                 return self._outcome
@@ -124,7 +124,7 @@ class Supervisor:
         """Fill free places: retries first, then the queue, one model to each worker in turn so that none
         waits. After a notice to stop, leave them free.
         """
-        if self._notice.stops:
+        if self._is_stopping:
             return
         usable = [n for n, device in enumerate(self._devices) if device not in self._set_aside]
         for number in usable:
@@ -140,6 +140,11 @@ class Supervisor:
                 training, alone = (worker.training, worker.alone) if worker else (0, False)
                 if training == occupied and not alone and (taken := self._take(number)) is not None:
                     self._assign(number, taken)
+
+    @property
+    def _is_stopping(self) -> bool:
+        """Return whether a notice to stop was heard, here or by a worker."""
+        return self._notice.stops or bool(self._outcome.stopped)
 
     def _take(self, number: int) -> Piece | None:
         """Take the next piece for a worker from the queue; None if none waits."""

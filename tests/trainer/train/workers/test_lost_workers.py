@@ -223,6 +223,16 @@ def test_a_worker_that_dies_scores_its_models_again_and_its_helpers_die(stage):
     assert [one.alive for one in stage.context.helpers] == [False, False]
 
 
+def test_no_model_begins_once_a_worker_has_heard_a_notice(stage):
+    """Before the supervisor looks at it itself: the worker would end with a model that it had not heard of."""
+
+    def behave(worker: Played, got: Piece) -> None:
+        worker.tell({"event": "model_stopped", **got.identity})
+
+    outcome = stage.train(behave, some(3))
+    assert len(outcome.stopped) == 1 and not outcome.failed and not stage.named("retry")
+
+
 # --- silence
 
 
