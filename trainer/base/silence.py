@@ -19,6 +19,9 @@ FIRST_SECONDS = 900.0  # the boot allowance where no type is known (trainer.runs
 MOST_SECONDS = 7200.0  # whatever its rate: at this bound a hung machine costs two hours, four with its node
 SAME_SECONDS = 1.0  # signs that follow each other faster are one
 PAUSES_KEPT = 100
+# A watcher that has not listened for so long was stopped with those that it watches (Ctrl-Z, a paused
+# container), or busy: none of them was silent then.
+DEAF_SECONDS = 30.0
 HALF_MORE, TWICE = 1.5, 2.0  # of the bound: the node's own watch, the sweeper
 
 

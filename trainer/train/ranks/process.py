@@ -23,6 +23,7 @@ from trainer.base import environment
 from trainer.base.cluster import Cluster
 from trainer.base.files import HeldFolder
 from trainer.base.process_state import ABORT_SECONDS, abort, state_of
+from trainer.base.silence import DEAF_SECONDS
 from trainer.train.checkpoint import forget
 from trainer.train.observing.gpu_watch import state_of_device
 from trainer.train.ranks.connection import Assignment
@@ -131,12 +132,13 @@ class TorchRun:
         while True:
             alive = self._torchrun.poll() is None
             waits = alive or self._lacks_the_cause
+            since = self._clock()
             for ready in wait([self._listener, *self._ranks], timeout=POLL_SECONDS if waits else 0):
                 if ready is self._listener:
                     self._accept()
                 else:
                     self._receive(self._ranks[ready])  # type: ignore[index]  # all others are connections
-            self._check_silence()
+            self._check_silence(since)
             if self._among is not None and self._among.is_told_to_stop():
                 return self._ended
             self._hear_of_others()
@@ -268,9 +270,13 @@ class TorchRun:
             rank.connection.close()
             self._note_end(rank)
 
-    def _check_silence(self) -> None:
-        """Ask silent ranks where they are, and end those that do not answer, or all if all do."""
+    def _check_silence(self, since: float) -> None:
+        """Ask silent ranks where they are, and end those that do not answer, or all if all do. `since` when
+        this process has listened to them.
+        """
         now, bound = self._clock(), self._watch.clock.bound
+        if now - since > DEAF_SECONDS:
+            self._watch.begin(now)
         # Once one is ended, those that are left wait for it until torchrun restarts all.
         watched = [] if self._kill_at else [rank.number for rank in self._ranks.values()]
         silence = self._watch.check(watched, now)

@@ -16,7 +16,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from trainer.base.process_state import ABORT_SECONDS, abort, state_of
-from trainer.base.silence import ProgressClock
+from trainer.base.silence import DEAF_SECONDS, ProgressClock
 from trainer.cluster.studies import failed_trial
 from trainer.cluster.waiting import OwnPieces, Waiting
 from trainer.job.pieces.piece import Piece
@@ -104,12 +104,13 @@ class Supervisor:
             is_busy = any(worker.pieces for worker in self._workers.values())
             for piece, reason in self._queue.look(is_busy=is_busy):
                 self._fail(piece, reason=reason)
-            if not is_busy and (self._notice.stops or self._queue.is_over(has_devices=has_devices)):
+            if not is_busy and (self._is_stopping or self._queue.is_over(has_devices=has_devices)):
                 ended = (*self._outcome.over.values(), self._outcome.stopped)
                 self._outcome.elsewhere = self._queue.elsewhere({name for names in ended for name in names})
                 return self._outcome
+            since = self._clock()
             self._listen()
-            self._look_at_progress()
+            self._look_at_progress(since)
 
     def close(self) -> None:
         """Kill every worker and wait for its end: finished models are on disk already."""
@@ -123,7 +124,7 @@ class Supervisor:
         """Fill free places: retries first, then the queue, one model to each worker in turn so that none
         waits. After a notice to stop, leave them free.
         """
-        if self._notice.stops:
+        if self._is_stopping:
             return
         usable = [n for n, device in enumerate(self._devices) if device not in self._set_aside]
         for number in usable:
@@ -139,6 +140,11 @@ class Supervisor:
                 training, alone = (worker.training, worker.alone) if worker else (0, False)
                 if training == occupied and not alone and (taken := self._take(number)) is not None:
                     self._assign(number, taken)
+
+    @property
+    def _is_stopping(self) -> bool:
+        """Return whether a notice to stop was heard, here or by a worker."""
+        return self._notice.stops or bool(self._outcome.stopped)
 
     def _take(self, number: int) -> Piece | None:
         """Take the next piece for a worker from the queue; None if none waits."""
@@ -273,10 +279,14 @@ class Supervisor:
         if kind in self._outcome.over:
             self._queue.done(event["model"])
 
-    def _look_at_progress(self) -> None:
-        """End workers that make no progress, once they have had the time to write their stacks."""
+    def _look_at_progress(self, since: float) -> None:
+        """End workers that make no progress, once they have had the time to write their stacks. `since` when
+        this process has listened to them.
+        """
         now = self._clock()
         for worker in self._workers.values():
+            if now - since > DEAF_SECONDS:
+                worker.clock.begin(now)
             if now >= worker.kill_at:
                 worker.process.kill()
             elif worker.pieces and not worker.silent and worker.clock.is_silent(now):

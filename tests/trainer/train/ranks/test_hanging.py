@@ -7,18 +7,25 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.jobs import job_of
+from tests.pieces import piece
 from tests.processes import await_end_of, await_stop_of
 from trainer.base.silence import ProgressClock
 from trainer.train.inputs.source import plan_and_open
 from trainer.train.inputs.survey import survey
+from trainer.train.ranks import process
+from trainer.train.ranks.connection import Assignment
 from trainer.train.ranks.hanging import HangWatch, Silence, dump
+from trainer.train.ranks.process import TorchRun
 from trainer.train.ranks.supervisor import RankSupervisor
 from trainer.train.workers.assignment import WorkerSettings
 
@@ -120,6 +127,41 @@ class Hanging:
         waiting = self._stopped and not told and self.events[-1]["event"] != "ranks_silent"
         self._now += BOUND / 2 if waiting else 0.0
         return self._now
+
+
+def test_ranks_that_were_stopped_with_their_watcher_are_not_silent(monkeypatch: pytest.MonkeyPatch):
+    now, told = [0.0], list[dict[str, Any]]()
+    real, sleeps = subprocess.Popen, [sys.executable, "-c", "input()"]
+    monkeypatch.setattr(process.subprocess, "Popen", lambda _, **given: real(sleeps, stdin=given["stdin"]))
+    settings = WorkerSettings(job=job_of(), data=None, out=Path(), checkpoints=Path())  # type: ignore[arg-type]
+    run = TorchRun(
+        Assignment(piece=piece("P"), settings=settings, kind="cpu"),
+        1,
+        told.append,
+        lambda: now[0],
+        watch_of(0.0),
+        retries=1,
+        silences=0,
+        gpus=(),
+    )
+    ours, theirs = Pipe()
+    run._ranks[ours] = process._Rank(number=0, pid=0, connection=ours)
+
+    def stopped(*given: Any, **how: Any) -> list[Any]:
+        if now[0]:
+            raise WentOn
+        now[0] += 3600.0
+        return []
+
+    monkeypatch.setattr(process, "wait", stopped)
+    try:
+        with pytest.raises(WentOn):
+            run.run()
+    finally:
+        run._ranks.clear()
+        theirs.close()
+        run.close()
+    assert [event["event"] for event in told] == ["torchrun_started"]
 
 
 @pytest.mark.nightly

@@ -223,6 +223,16 @@ def test_a_worker_that_dies_scores_its_models_again_and_its_helpers_die(stage):
     assert [one.alive for one in stage.context.helpers] == [False, False]
 
 
+def test_no_model_begins_once_a_worker_has_heard_a_notice(stage):
+    """Before the supervisor looks at it itself: the worker would end with a model that it had not heard of."""
+
+    def behave(worker: Played, got: Piece) -> None:
+        worker.tell({"event": "model_stopped", **got.identity})
+
+    outcome = stage.train(behave, some(3))
+    assert len(outcome.stopped) == 1 and not outcome.failed and not stage.named("retry")
+
+
 # --- silence
 
 
@@ -278,6 +288,41 @@ def test_a_worker_that_waits_for_work_is_not_silent(stage):
 
     outcome = stage.train(behave, some(6), workers=2)
     assert len(outcome.done) == 6 and not stage.named("worker_silent")
+
+
+def test_a_training_that_was_stopped_ends_no_worker(stage, monkeypatch):
+    """As by Ctrl-Z: its workers were stopped with it."""
+    wait = supervising.wait
+
+    def stopped(*given: Any, **how: Any) -> Any:
+        if stage.now:
+            stage.context.started[0].finish()
+        stage.now += 3600
+        return wait(*given, **how)
+
+    monkeypatch.setattr(supervising, "wait", stopped)
+    outcome = stage.train(lambda worker, _: None, some(1))
+    assert len(outcome.done) == 1 and not stage.named("worker_silent")
+
+
+def test_workers_are_not_silent_while_devices_are_tried(stage):
+    """Nobody reads what they say then."""
+
+    def behave(worker: Played, _: Piece) -> None:
+        if worker.device == "stub:1":
+            worker.die(-6)
+        elif worker.number:  # the first one trains on
+            worker.finish()
+
+    def heard(event: dict[str, Any]) -> None:
+        if event["event"] == "device_set_aside":
+            stage.now += 1000
+        elif len(stage.named("model_done")) == 4:
+            stage.context.started[0].finish()
+
+    stage.heard = heard
+    outcome = stage.train(behave, some(5), workers=3, broken=["stub:1"])
+    assert len(outcome.done) == 5 and not stage.named("worker_silent")
 
 
 # --- broken devices

@@ -22,7 +22,7 @@ import pytest
 from tests.jobs import job_of, sets
 from tests.pieces import piece
 from tests.processes import alive, await_stop_of
-from trainer.base.silence import FIRST_SECONDS
+from trainer.base.silence import DEAF_SECONDS
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
 from trainer.store.card import read_card
@@ -304,8 +304,8 @@ class WentOn(Exception):
 
 
 class Stopping:
-    """The events of a training whose worker is stopped at its first checkpoint, and its clock, which only the
-    look at a silent worker moves.
+    """The events of a training whose worker is stopped at its first checkpoint, and its clock, which runs from
+    then until the worker counts as silent.
     """
 
     def __init__(self) -> None:
@@ -325,15 +325,16 @@ class Stopping:
             await_stop_of(self._stopped)  # what it sent before is read first
 
     def clock(self) -> float:
-        self._now += FIRST_SECONDS if self._stopped and not self.named("worker_silent") else 0.0
+        self._now += DEAF_SECONDS / 3 if self._stopped and not self.named("worker_silent") else 0.0
         return self._now
 
 
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_a_stopped_worker_is_ended_and_its_model_goes_on(
-    tmp_path: Path, write_candles: Any, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, write_candles: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(supervising, "LOOK_SECONDS", 0.05)
     (tmp_path / "candles").mkdir()
     write_candles(tmp_path / "candles", "A-USD", bars=900)
     small = {"layers": 1, "hidden": 4, "lookback": 20, "batch": 64, "timeframe": "1m"}
