@@ -29,7 +29,7 @@ from trainer.data.read.fetch_record import ACTIONS, FETCHED_KEY, FetchRecord, re
 from trainer.data.read.file_names import parse_flat_name
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.writing import write_candles
-from trainer.data.timeframes import DAY, step_of
+from trainer.data.timeframes import DAY, SECOND, step_of
 
 METADATA = "metadata.json"
 _LEFT = re.compile(r"\.(?:.+\.parquet|metadata\.json)\.(\d+)-\d+\.partial")
@@ -123,8 +123,9 @@ def write_bars(folder: Path, page: BarPage, record: FetchRecord, *, synthetic: b
 
 
 def _moment(time: int, timeframe: str) -> str:
-    text = text_of(time).replace("-", "").replace(":", "")
-    return text[:8] if step_of(timeframe) % DAY == 0 else text[:13]
+    """Return the begin of a bar for a file's name, which no other file of these bars has."""
+    text, step = text_of(time).replace("-", "").replace(":", ""), step_of(timeframe)
+    return text[: 8 if step % DAY == 0 else 13 if step % (60 * SECOND) == 0 else 15]
 
 
 def write_metadata(

@@ -115,7 +115,10 @@ def _kline(symbol: str, begin: int, step: int) -> list[Any]:
     while at < begin + step:
         day, second = divmod(at - BEGIN, _DAY)
         end = min(begin + step - at, _DAY - second)
-        parts.append(_minutes(symbol, day)[:, second // _MINUTE : (second + end) // _MINUTE])
+        if step < _MINUTE:
+            parts.append(_within(_minutes(symbol, day)[:, second // _MINUTE], second % _MINUTE, end))
+        else:
+            parts.append(_minutes(symbol, day)[:, second // _MINUTE : (second + end) // _MINUTE])
         at += end
     bars = np.concatenate(parts, axis=1)
     prices = (bars[0, 0], bars[1].max(), bars[2].min(), bars[3, -1])
@@ -124,6 +127,17 @@ def _kline(symbol: str, begin: int, step: int) -> list[Any]:
     closes = (begin + step) * _MILLISECONDS - 1
     money = f"{volume * float(bars[3, -1]):.6f}"
     return [begin * _MILLISECONDS, *texts, f"{volume:.6f}", closes, money, 1, "0", "0", "0"]
+
+
+def _within(minute: np.ndarray, second: int, seconds: int) -> np.ndarray:
+    """Return the bar (5, 1) of some seconds of a minute (5,), in which the price goes straight from open to
+    close.
+    """
+    opened, close = (
+        minute[0] * (minute[3] / minute[0]) ** (at / _MINUTE) for at in (second, second + seconds)
+    )
+    bar = [opened, max(opened, close), min(opened, close), close, minute[4] * seconds / _MINUTE]
+    return np.array(bar)[:, None]
 
 
 @cache

@@ -311,3 +311,23 @@ def test_weeks_begin_on_mondays_and_none_is_left_out(tmp_path: Path) -> None:
         Fetch(again, open_rehearsed(lambda: now[0]), tmp_path).run()
     (candles,) = read_candles(tmp_path).values()
     assert candles.timestamp.tolist() == [(MONDAY + number * week) * SECOND for number in range(6)]
+
+
+def test_the_rehearsals_exchange_has_the_seconds_of_its_minutes() -> None:
+    asked = {"symbol": "ETHUSD", "startTime": str(MONDAY * 1000), "limit": "60"}
+    (minute, *_) = answer("/klines", {**asked, "interval": "1m"}, MONDAY + 120)[1]
+    seconds = answer("/klines", {**asked, "interval": "1s"}, MONDAY + 120)[1]
+    assert len(seconds) == 60 and seconds[1][0] == (MONDAY + 1) * 1000
+    assert (seconds[0][1], seconds[-1][4]) == (minute[1], minute[4])
+    assert sum(float(bar[5]) for bar in seconds) == pytest.approx(float(minute[5]), abs=1e-4)
+
+
+def test_seconds_of_one_minute_are_files_of_their_own(tmp_path: Path) -> None:
+    request = FetchRequest(source="rehearsal", begins={"ETH-USD": MONDAY * SECOND}, timeframe="1s")
+    now = [MONDAY + 30]
+    for _ in range(3):
+        now[0] += 10  # the last half minute is not settled yet
+        report = Fetch(request, open_rehearsed(lambda: now[0]), tmp_path).run()
+        assert [file.bars for file in report.added] == [10]
+    (candles,) = read_candles(tmp_path).values()
+    assert candles.timestamp.tolist() == [(MONDAY + number) * SECOND for number in range(30)]
