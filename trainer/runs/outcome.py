@@ -178,7 +178,9 @@ def _before_an_instance(
     looks = launch is not None and (launch.is_open or launch.had_no_answer or launch.is_partial)
     silent_for = LAUNCHER_SILENT + (UNANSWERED if looks else timedelta(0))
     is_gone = record.driver == "desk" and not observed.may_start and now > record.last_sign + silent_for
-    if is_gone and not record.outlives_its_desk:  # else control goes on
+    # the checkpoints of an earlier run, which may be large: START_WITHIN bounds it
+    copies = launch is None and bool(record.parent)
+    if is_gone and not (record.outlives_its_desk or copies):  # else control goes on
         return interrupted("the launcher ended before an instance was started", "")
     if launch is None and not record.lost and now > record.created_at + START_WITHIN:
         return interrupted("the launcher slept before an instance was started", "")

@@ -354,6 +354,16 @@ def test_a_machine_that_is_lost_after_hours_has_a_successor():
     assert following.state == "starting" and following.last_launch.deadline == at(6 * 3600)
 
 
+def test_a_desk_that_copies_an_earlier_runs_checkpoints_is_not_dead():
+    """Large ones take minutes, in which it writes nothing to the record."""
+    record = make_record(parent="20261119-120000-crypto-aaaa", parent_counts="all", deadline=at(6 * 3600))
+    by_control = Observation(may_start=False, may_take_over=True)
+    assert isinstance(reconcile(record, by_control, at(1200))[0], Wait)
+    assert only_store(reconcile(record, by_control, at(3601))).outcome == "interrupted"
+    called = record.with_new_launch(intent(called_at=at(61), calls=1))
+    assert only_store(reconcile(called, by_control, at(1200))).outcome == "interrupted"
+
+
 def test_a_first_attempt_without_its_desk_ends_as_before():
     record = make_record()
     by_control = Observation(may_start=False, may_take_over=True)
