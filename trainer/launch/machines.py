@@ -32,9 +32,9 @@ def machines_of(job: Job) -> list[InstanceType]:
     The manifest carries a user's own profile. Raises UsageError for an unknown type or profile, for the
     CPU's, and for a profile that is larger than a GPU of the job's.
     """
-    named = job.machine.instance
+    named = tuple(dict.fromkeys(job.machine.instance))
     if without := [name for name in named if name in cpu_types()]:
-        return _without_gpus(job, without)
+        return _without_gpus(job, without, has_others=len(without) < len(named))
     machines = [_known(name) for name in named or DEFAULT_TYPES]
     if not job.machine.gpu_profile:
         return machines
@@ -66,14 +66,14 @@ def _known(name: str) -> InstanceType:
     return instance_type(name)
 
 
-def _without_gpus(job: Job, names: Sequence[str]) -> list[InstanceType]:
+def _without_gpus(job: Job, names: Sequence[str], *, has_others: bool) -> list[InstanceType]:
     """Return types without a GPU, which scripts and agents may have. Raises UsageError for a job that needs
     one.
     """
     do = "Name a type such as g6.xlarge."
     if not job.may_lack_gpus:
         raise UsageError(f"{names[0]} has no GPU", why="models are trained on GPUs", do=do)
-    if len(names) < len(job.machine.instance):
+    if has_others:
         why = "the machine is told before it starts whether to look for GPUs"
         raise UsageError("types with and without GPUs in one job", why=why, do="Name those of one kind.")
     if job.script.gpus or job.machine.gpu_profile:

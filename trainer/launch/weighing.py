@@ -46,9 +46,9 @@ def weigh(
     *,
     place: Place,
     rates: Mapping[str, Rate],
+    keeps_checkpoints: bool,
     here: Mapping[str, Rate] | None = None,
     runs: Mapping[str, Calibrated] | None = None,
-    keeps_checkpoints: bool = True,
 ) -> Weighed:
     """Weigh every type on offer, on the job's first market and then on its second: the job's own types in
     their order, else the cheapest first.

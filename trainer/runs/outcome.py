@@ -36,7 +36,8 @@ STOP_GRACE = timedelta(seconds=120)  # for a node to end its workers and upload 
 # an instance that the deadline ends may be seen to end a little before it
 DEADLINE_SLACK = timedelta(seconds=10)
 START_OVER = "Launch again to start over."
-START_WITHIN = timedelta(hours=1)  # age of the record: an older one may have left the index
+# of the first attempt: age of the record, since an older one may have left the index
+START_WITHIN = timedelta(hours=1)
 LAUNCHER_SILENT = timedelta(seconds=120)  # a starting run writes to its record more often than this
 # classes of EC2's reasons for ending an instance that it could not start
 AT_START = ("account", "config", "quota", "capacity")
@@ -177,9 +178,11 @@ def _before_an_instance(
     looks = launch is not None and (launch.is_open or launch.had_no_answer or launch.is_partial)
     silent_for = LAUNCHER_SILENT + (UNANSWERED if looks else timedelta(0))
     is_gone = record.driver == "desk" and not observed.may_start and now > record.last_sign + silent_for
-    if is_gone and not record.outlives_its_desk:  # else control goes on
+    # the checkpoints of an earlier run, which may be large: START_WITHIN bounds it
+    copies = launch is None and bool(record.parent)
+    if is_gone and not (record.outlives_its_desk or copies):  # else control goes on
         return interrupted("the launcher ended before an instance was started", "")
-    if launch is None and now > record.created_at + START_WITHIN:
+    if launch is None and not record.lost and now > record.created_at + START_WITHIN:
         return interrupted("the launcher slept before an instance was started", "")
     return expired(record) if now >= record.effective_deadline.at else None
 

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from tests.records import NOON
 from trainer.base.errors import ConnectionFailed, EmbeddedAwsGone, PermissionDenied, UsageError
 from trainer.base.instants import from_iso
 from trainer.control.drive import drive as drive_run
@@ -45,6 +46,23 @@ def test_a_run_ends_done_with_its_models_and_nothing_alive(make_cloud):
     ]
     assert cloud.alive() == []
     assert cloud.schedules == {}
+
+
+def test_a_machine_that_is_lost_after_hours_is_replaced(make_cloud):
+    cloud, record = make_cloud(deadline=NOON + timedelta(hours=6))
+    cloud.work, cloud.losses = timedelta(hours=1), {1: (timedelta(hours=2), "Server.SpotInstanceTermination")}
+    cloud.node_works = False
+    looks = 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        cloud.node_works = len(cloud.machines) > 1
+        cloud.sleep(60.0)
+
+    receipt = drive_run(cloud, record.run_id, poll_seconds=5.0, sleep=sleep)
+    assert (receipt["state"], receipt["error"], len(receipt["attempts"])) == ("done", None, 2)
+    assert cloud.alive() == [] and looks < 1000
 
 
 def test_intent_and_deadline_are_stored_before_the_launch(make_cloud):

@@ -46,6 +46,11 @@ def test_a_script_may_have_types_without_a_gpu():
     assert [(one.name, one.gpus, one.vcpus) for one in named] == [("m7i.large", 0, 2), ("r6i.xlarge", 0, 4)]
 
 
+def test_a_type_that_is_named_twice_is_asked_once():
+    job = job_of(instance=["g5.xlarge", "g6.xlarge", "g5.xlarge"])
+    assert [machine.name for machine in machines_of(job)] == ["g5.xlarge", "g6.xlarge"]
+
+
 def test_agents_may_have_types_without_a_gpu_and_use_their_cores():
     (named,) = machines_of(job_of(**{"target.name": "position"}, instance=("c7i.4xlarge",)))
     assert (named.gpus, named.num_workers, named.num_trainers) == (0, 1, 8)

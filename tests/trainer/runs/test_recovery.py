@@ -345,6 +345,25 @@ def test_control_goes_on_with_a_run_whose_desk_is_gone(state):
     assert isinstance(reconcile(record, by_status, late)[0], Wait)
 
 
+def test_a_machine_that_is_lost_after_hours_has_a_successor():
+    """The hour within which a run has to start is that of its first attempt."""
+    late, lost = at(3 * 3600), lost_attempt(ended_at=at(3 * 3600 - 60))
+    record = begun(recovering(lost, deadline=at(6 * 3600)))
+    assert isinstance(reconcile(record, look(record, start_missing=True), late)[0], Carry)
+    following = only_store(reconcile(record, look(record), late))
+    assert following.state == "starting" and following.last_launch.deadline == at(6 * 3600)
+
+
+def test_a_desk_that_copies_an_earlier_runs_checkpoints_is_not_dead():
+    """Large ones take minutes, in which it writes nothing to the record."""
+    record = make_record(parent="20261119-120000-crypto-aaaa", parent_counts="all", deadline=at(6 * 3600))
+    by_control = Observation(may_start=False, may_take_over=True)
+    assert isinstance(reconcile(record, by_control, at(1200))[0], Wait)
+    assert only_store(reconcile(record, by_control, at(3601))).outcome == "interrupted"
+    called = record.with_new_launch(intent(called_at=at(61), calls=1))
+    assert only_store(reconcile(called, by_control, at(1200))).outcome == "interrupted"
+
+
 def test_a_first_attempt_without_its_desk_ends_as_before():
     record = make_record()
     by_control = Observation(may_start=False, may_take_over=True)

@@ -273,7 +273,8 @@ def _weighed_outside(
     alone = replace(work.job.machine, market=("on_demand",), instance=(), nodes=1)
     job = replace(work.job, machine=alone)
     load = replace(work, job=job).weighed(offers, no_account(job, ""))
-    weighed = weigh(job, load.work, offers, place=ACCOUNT, rates=load.rates)
+    keeps = work.keeps_checkpoints
+    weighed = weigh(job, load.work, offers, place=ACCOUNT, rates=load.rates, keeps_checkpoints=keeps)
     return weighed.candidates
 
 

@@ -119,6 +119,12 @@ def test_every_line_is_what_the_price_lists_give_by_hand(capsys):
         )
 
 
+def test_a_job_without_checkpoints_is_planned_without_them(capsys):
+    document = planned(capsys, "--set", "train.checkpoint_seconds=0")
+    assert document["checkpoints"] is None
+    assert document["outside"] and {line["market"] for line in document["candidates"]} == {"on_demand"}
+
+
 def test_the_choice_is_the_least_of_its_objective(capsys):
     document = planned(capsys)
     usable = [line for line in document["candidates"] if not line["refused"]]
