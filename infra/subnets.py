@@ -31,6 +31,7 @@ class ExistingVpc:
 
     id: str
     resolves_names: bool
+    has_hostnames: bool  # for its machines, and so for the file systems in it
     subnets: dict[str, ExistingSubnet]
 
     @property
@@ -46,15 +47,15 @@ class ExistingVpc:
         return tuple(one.id for one in self.subnets.values())
 
 
-def look_up_vpc(subnets: Sequence[str], *, zones: Sequence[str], builds: bool) -> ExistingVpc:
+def look_up_vpc(subnets: Sequence[str], *, zones: Sequence[str], builds: bool, mounts: bool) -> ExistingVpc:
     """Look up the VPC of subnets. `zones`: the region's own, no Local Zones; `builds`: images are built
-    there.
+    there; `mounts`: nodes mount a cache.
 
     Raises pulumi.RunError for an unfit one.
     """
     try:
         vpc = _look_up(subnets)
-        check_vpc(vpc, zones=zones, builds=builds)
+        check_vpc(vpc, zones=zones, builds=builds, mounts=mounts)
     except ValueError as error:
         raise pulumi.RunError(f"Setting 'subnets': {error} Change it with `pulumi config set`.") from error
     return vpc
@@ -78,8 +79,13 @@ def _look_up(wanted: Sequence[str]) -> ExistingVpc:
         )
         for one in found
     ]
-    resolves_names = aws.ec2.get_vpc(id=vpc_id).enable_dns_support
-    return ExistingVpc(id=vpc_id, resolves_names=resolves_names, subnets=by_zone(subnets))
+    vpc = aws.ec2.get_vpc(id=vpc_id)
+    return ExistingVpc(
+        id=vpc_id,
+        resolves_names=vpc.enable_dns_support,
+        has_hostnames=vpc.enable_dns_hostnames,
+        subnets=by_zone(subnets),
+    )
 
 
 def _route_out(vpc_id: str, subnet_id: str) -> str:
@@ -117,14 +123,20 @@ def by_zone(subnets: Sequence[ExistingSubnet]) -> dict[str, ExistingSubnet]:
     return dict(sorted(zones.items()))
 
 
-def check_vpc(vpc: ExistingVpc, *, zones: Sequence[str], builds: bool) -> None:
+def check_vpc(vpc: ExistingVpc, *, zones: Sequence[str], builds: bool, mounts: bool) -> None:
     """Raise ValueError for the first reason why instances in the VPC could not work; `builds`: those of
-    images, too.
+    images, too; `mounts`: or could not mount the cache.
     """
     if not vpc.resolves_names:
         raise ValueError(
             f"the DNS resolution of {vpc.id} is off, so no instance would reach S3. Turn on enableDnsSupport"
             " there."
+        )
+    # Else a file system's name has no address (github.com/aws/efs-utils, issue 21, looked up 2026-11-28).
+    if mounts and not vpc.has_hostnames:
+        raise ValueError(
+            f"the DNS hostnames of {vpc.id} are off, so no node would find the cache. Turn on"
+            " enableDnsHostnames there, or set 'storage' to s3."
         )
     for subnet in vpc.subnets.values():
         if subnet.zone not in zones:
