@@ -5,6 +5,7 @@ That VPC is not changed. Instances need a subnet in each zone that they may star
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ import pulumi
 import pulumi_aws as aws
 
 DEFAULT_ROUTE = "0.0.0.0/0"
+AMAZONS_NAME_SERVERS = ("AmazonProvidedDNS", "169.254.169.253")
 _INTERNET_GATEWAY = "igw-"
 
 
@@ -32,6 +34,7 @@ class ExistingVpc:
     id: str
     resolves_names: bool
     has_hostnames: bool  # for its machines, and so for the file systems in it
+    name_servers: tuple[str, ...]  # that its machines ask, if none of them is Amazon's
     subnets: dict[str, ExistingSubnet]
 
     @property
@@ -84,8 +87,20 @@ def _look_up(wanted: Sequence[str]) -> ExistingVpc:
         id=vpc_id,
         resolves_names=vpc.enable_dns_support,
         has_hostnames=vpc.enable_dns_hostnames,
+        name_servers=_foreign_name_servers(vpc),
         subnets=by_zone(subnets),
     )
+
+
+def _foreign_name_servers(vpc: aws.ec2.AwaitableGetVpcResult) -> tuple[str, ...]:
+    """Return the name servers that a VPC's machines ask; () if Amazon's is among them, which no security
+    group keeps from them (VPC user guide, "Internetwork traffic privacy", looked up 2026-11-28).
+    """
+    if not vpc.dhcp_options_id.startswith("dopt-"):  # it has no option set of its own
+        return ()
+    servers = aws.ec2.get_vpc_dhcp_options(dhcp_options_id=vpc.dhcp_options_id).domain_name_servers
+    in_vpc = str(ipaddress.IPv4Network(vpc.cidr_block).network_address + 2)
+    return () if {*AMAZONS_NAME_SERVERS, in_vpc} & set(servers) else tuple(servers)
 
 
 def _route_out(vpc_id: str, subnet_id: str) -> str:
@@ -131,6 +146,11 @@ def check_vpc(vpc: ExistingVpc, *, zones: Sequence[str], builds: bool, mounts: b
         raise ValueError(
             f"the DNS resolution of {vpc.id} is off, so no instance would reach S3. Turn on enableDnsSupport"
             " there."
+        )
+    if vpc.name_servers:
+        raise ValueError(
+            f"machines in {vpc.id} ask {', '.join(vpc.name_servers)} for names, and the stack's security"
+            " group lets out HTTPS alone. Give the VPC a DHCP option set with AmazonProvidedDNS."
         )
     # Else a file system's name has no address (github.com/aws/efs-utils, issue 21, looked up 2026-11-28).
     if mounts and not vpc.has_hostnames:

@@ -23,7 +23,7 @@ def _vpc(cloud: Resources, given: Given) -> dict[str, Any]:
     support = ec2.describe_vpc_attribute(**vpc, Attribute="enableDnsSupport")["EnableDnsSupport"]
     hostnames = ec2.describe_vpc_attribute(**vpc, Attribute="enableDnsHostnames")["EnableDnsHostnames"]
     values = {"enableDnsSupport": support["Value"], "enableDnsHostnames": hostnames["Value"]}
-    return {"id": given["id"], **values}
+    return {"id": given["id"], "dhcpOptionsId": "default", **values}
 
 
 def _subnets(cloud: Resources, given: Given) -> dict[str, Any]:

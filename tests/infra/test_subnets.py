@@ -16,7 +16,9 @@ from tests.infra.program import EXISTING_SUBNETS, EXISTING_VPC, VPC_ATTRIBUTES, 
 from trainer.aws.stack_outputs import StackOutputs
 
 SUBNET = ExistingSubnet(id="subnet-0a", zone="eu-west-1a", route_out="nat-0a", gives_addresses=False)
-VPC = ExistingVpc(id="vpc-0e", resolves_names=True, has_hostnames=True, subnets={SUBNET.zone: SUBNET})
+VPC = ExistingVpc(
+    id="vpc-0e", resolves_names=True, has_hostnames=True, name_servers=(), subnets={SUBNET.zone: SUBNET}
+)
 GOOD: dict[str, Any] = {"zones": ["eu-west-1a", "eu-west-1b"], "builds": True, "mounts": True}
 
 
@@ -55,6 +57,28 @@ def test_a_cache_that_no_node_would_find_is_refused(monkeypatch: pytest.MonkeyPa
     with pytest.raises(pulumi.RunError, match="'subnets': the DNS hostnames of vpc-0e are off"):
         run_program(config)
     run_program({**config, "storage": "s3"})
+
+
+@pytest.mark.parametrize(
+    ("servers", "refused"),
+    [
+        (["AmazonProvidedDNS"], False),
+        (["10.20.0.2"], False),  # Amazon's, by the address that it has in each VPC
+        (["10.1.1.1", "169.254.169.253"], False),
+        (["10.1.1.1", "10.1.1.2"], True),
+    ],
+)
+def test_name_servers_behind_the_security_group_are_refused(
+    servers: list[str], refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.infra.program.NAME_SERVERS", servers)
+    config = {"subnets": json.dumps(list(EXISTING_SUBNETS))}
+    if not refused:
+        run_program(config)
+        return
+    error = r"machines in vpc-0e ask 10.1.1.1, 10.1.1.2 for names, .* DHCP option set with AmazonProvidedDNS"
+    with pytest.raises(pulumi.RunError, match=error):
+        run_program(config)
 
 
 def test_two_subnets_in_a_zone_leave_it_open_which_one() -> None:
