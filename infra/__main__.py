@@ -31,8 +31,10 @@ SWEEP_MINUTES, CONTROL_MINUTES = 2, 5  # between two calls of the sweeper, and o
 
 settings = read_settings()
 stack = look_up_stack(settings)
-builds = bool(settings.image_pipeline)
-existing = look_up_vpc(settings.subnets, zones=stack.zones, builds=builds) if settings.subnets else None
+builds, mounts = bool(settings.image_pipeline), bool(settings.efs_throughput)
+existing = None
+if settings.subnets:
+    existing = look_up_vpc(settings.subnets, zones=stack.zones, builds=builds, mounts=mounts)
 line = read_image_line(settings.image_line)
 
 store = ModelStore(
@@ -60,7 +62,7 @@ network = Network(
     existing=existing,
     cidr=settings.vpc_cidr,
     ssh_from=settings.ssh_from,
-    file_system=bool(settings.efs_throughput),
+    file_system=mounts,
     cluster=settings.cluster,
     public_addresses=builds,
 )

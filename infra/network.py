@@ -57,7 +57,7 @@ class Network(Component):
                 zone: pulumi.Output.from_input(one.id) for zone, one in existing.subnets.items()
             }
         files = self._file_system_group(stack) if file_system else None
-        # DNS, NTP and instance metadata inside a VPC pass no security group, so HTTPS is all that is needed.
+        # Amazon's DNS and NTP and instance metadata pass no security group, so HTTPS is all that is needed.
         group = aws.ec2.SecurityGroup(
             "instances",
             name=f"{stack.prefix}-instances",

@@ -5,6 +5,7 @@ That VPC is not changed. Instances need a subnet in each zone that they may star
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ import pulumi
 import pulumi_aws as aws
 
 DEFAULT_ROUTE = "0.0.0.0/0"
+AMAZONS_NAME_SERVERS = ("AmazonProvidedDNS", "169.254.169.253")
 _INTERNET_GATEWAY = "igw-"
 
 
@@ -31,6 +33,8 @@ class ExistingVpc:
 
     id: str
     resolves_names: bool
+    has_hostnames: bool  # for its machines, and so for the file systems in it
+    name_servers: tuple[str, ...]  # that its machines ask, if none of them is Amazon's
     subnets: dict[str, ExistingSubnet]
 
     @property
@@ -46,15 +50,15 @@ class ExistingVpc:
         return tuple(one.id for one in self.subnets.values())
 
 
-def look_up_vpc(subnets: Sequence[str], *, zones: Sequence[str], builds: bool) -> ExistingVpc:
+def look_up_vpc(subnets: Sequence[str], *, zones: Sequence[str], builds: bool, mounts: bool) -> ExistingVpc:
     """Look up the VPC of subnets. `zones`: the region's own, no Local Zones; `builds`: images are built
-    there.
+    there; `mounts`: nodes mount a cache.
 
     Raises pulumi.RunError for an unfit one.
     """
     try:
         vpc = _look_up(subnets)
-        check_vpc(vpc, zones=zones, builds=builds)
+        check_vpc(vpc, zones=zones, builds=builds, mounts=mounts)
     except ValueError as error:
         raise pulumi.RunError(f"Setting 'subnets': {error} Change it with `pulumi config set`.") from error
     return vpc
@@ -78,8 +82,25 @@ def _look_up(wanted: Sequence[str]) -> ExistingVpc:
         )
         for one in found
     ]
-    resolves_names = aws.ec2.get_vpc(id=vpc_id).enable_dns_support
-    return ExistingVpc(id=vpc_id, resolves_names=resolves_names, subnets=by_zone(subnets))
+    vpc = aws.ec2.get_vpc(id=vpc_id)
+    return ExistingVpc(
+        id=vpc_id,
+        resolves_names=vpc.enable_dns_support,
+        has_hostnames=vpc.enable_dns_hostnames,
+        name_servers=_foreign_name_servers(vpc),
+        subnets=by_zone(subnets),
+    )
+
+
+def _foreign_name_servers(vpc: aws.ec2.AwaitableGetVpcResult) -> tuple[str, ...]:
+    """Return the name servers that a VPC's machines ask; () if Amazon's is among them, which no security
+    group keeps from them (VPC user guide, "Internetwork traffic privacy", looked up 2026-11-28).
+    """
+    if not vpc.dhcp_options_id.startswith("dopt-"):  # it has no option set of its own
+        return ()
+    servers = aws.ec2.get_vpc_dhcp_options(dhcp_options_id=vpc.dhcp_options_id).domain_name_servers
+    in_vpc = str(ipaddress.IPv4Network(vpc.cidr_block).network_address + 2)
+    return () if {*AMAZONS_NAME_SERVERS, in_vpc} & set(servers) else tuple(servers)
 
 
 def _route_out(vpc_id: str, subnet_id: str) -> str:
@@ -117,14 +138,25 @@ def by_zone(subnets: Sequence[ExistingSubnet]) -> dict[str, ExistingSubnet]:
     return dict(sorted(zones.items()))
 
 
-def check_vpc(vpc: ExistingVpc, *, zones: Sequence[str], builds: bool) -> None:
+def check_vpc(vpc: ExistingVpc, *, zones: Sequence[str], builds: bool, mounts: bool) -> None:
     """Raise ValueError for the first reason why instances in the VPC could not work; `builds`: those of
-    images, too.
+    images, too; `mounts`: or could not mount the cache.
     """
     if not vpc.resolves_names:
         raise ValueError(
             f"the DNS resolution of {vpc.id} is off, so no instance would reach S3. Turn on enableDnsSupport"
             " there."
+        )
+    if vpc.name_servers:
+        raise ValueError(
+            f"machines in {vpc.id} ask {', '.join(vpc.name_servers)} for names, and the stack's security"
+            " group lets out HTTPS alone. Give the VPC a DHCP option set with AmazonProvidedDNS."
+        )
+    # Else a file system's name has no address (github.com/aws/efs-utils, issue 21, looked up 2026-11-28).
+    if mounts and not vpc.has_hostnames:
+        raise ValueError(
+            f"the DNS hostnames of {vpc.id} are off, so no node would find the cache. Turn on"
+            " enableDnsHostnames there, or set 'storage' to s3."
         )
     for subnet in vpc.subnets.values():
         if subnet.zone not in zones:

@@ -19,9 +19,11 @@ _TARGETS = {
 
 
 def _vpc(cloud: Resources, given: Given) -> dict[str, Any]:
-    asked = {"VpcId": given["id"], "Attribute": "enableDnsSupport"}
-    support = cloud.client("ec2").describe_vpc_attribute(**asked)["EnableDnsSupport"]["Value"]
-    return {"id": given["id"], "enableDnsSupport": support}
+    vpc, ec2 = {"VpcId": given["id"]}, cloud.client("ec2")
+    support = ec2.describe_vpc_attribute(**vpc, Attribute="enableDnsSupport")["EnableDnsSupport"]
+    hostnames = ec2.describe_vpc_attribute(**vpc, Attribute="enableDnsHostnames")["EnableDnsHostnames"]
+    values = {"enableDnsSupport": support["Value"], "enableDnsHostnames": hostnames["Value"]}
+    return {"id": given["id"], "dhcpOptionsId": "default", **values}
 
 
 def _subnets(cloud: Resources, given: Given) -> dict[str, Any]:

@@ -29,6 +29,8 @@ NAMED_BY = ("name", "bucket", "functionName")
 EXISTING_VPC = "vpc-0e"
 EXISTING_SUBNETS = {"subnet-0a": "eu-west-1a", "subnet-0b": "eu-west-1b"}
 VPC_OF = dict.fromkeys(EXISTING_SUBNETS, EXISTING_VPC)
+VPC_ATTRIBUTES = {"enableDnsSupport": True, "enableDnsHostnames": True}
+NAME_SERVERS = ["AmazonProvidedDNS"]
 ROUTES = [{"cidrBlock": "0.0.0.0/0", "natGatewayId": "nat-0a"}]
 
 
@@ -103,7 +105,13 @@ class Recorder(Mocks):
             "getCallerIdentity": {"accountId": ACCOUNT, "arn": "", "userId": "", "id": ACCOUNT},
             "getRegion": {"region": REGION, "id": REGION},
             "getAvailabilityZones": {"names": ZONES, "zoneIds": [], "id": REGION},
-            "getVpc": {"id": EXISTING_VPC, "enableDnsSupport": True},
+            "getVpc": {
+                "id": EXISTING_VPC,
+                "cidrBlock": "10.20.0.0/16",
+                "dhcpOptionsId": "dopt-0e",
+                **VPC_ATTRIBUTES,
+            },
+            "getVpcDhcpOptions": {"id": "dopt-0e", "domainNameServers": NAME_SERVERS},
             "getSubnets": {"ids": [one for one in named if one in EXISTING_SUBNETS], "id": REGION},
             "getSubnet": {
                 "id": asked.get("id"),

@@ -12,12 +12,14 @@ import pulumi
 import pytest
 
 from infra.subnets import ExistingSubnet, ExistingVpc, by_zone, check_vpc
-from tests.infra.program import EXISTING_SUBNETS, EXISTING_VPC, VPC_OF, run_program
+from tests.infra.program import EXISTING_SUBNETS, EXISTING_VPC, VPC_ATTRIBUTES, VPC_OF, run_program
 from trainer.aws.stack_outputs import StackOutputs
 
 SUBNET = ExistingSubnet(id="subnet-0a", zone="eu-west-1a", route_out="nat-0a", gives_addresses=False)
-VPC = ExistingVpc(id="vpc-0e", resolves_names=True, subnets={SUBNET.zone: SUBNET})
-GOOD: dict[str, Any] = {"zones": ["eu-west-1a", "eu-west-1b"], "builds": True}
+VPC = ExistingVpc(
+    id="vpc-0e", resolves_names=True, has_hostnames=True, name_servers=(), subnets={SUBNET.zone: SUBNET}
+)
+GOOD: dict[str, Any] = {"zones": ["eu-west-1a", "eu-west-1b"], "builds": True, "mounts": True}
 
 
 def with_subnet(**changed: Any) -> ExistingVpc:
@@ -33,6 +35,7 @@ def test_a_vpc_with_a_way_out_is_taken() -> None:
     ("vpc", "error"),
     [
         (replace(VPC, resolves_names=False), "DNS resolution of vpc-0e is off.*Turn on enableDnsSupport"),
+        (replace(VPC, has_hostnames=False), "DNS hostnames of vpc-0e are off.*enableDnsHostnames there, or"),
         (with_subnet(zone="eu-lon-1a"), "subnet-0a is in eu-lon-1a, which is not an availability zone"),
         (with_subnet(route_out=""), "subnet-0a has no route to 0.0.0.0/0"),
         (with_subnet(route_out="igw-0a"), "image builds in subnet-0a would have no public address"),
@@ -41,6 +44,41 @@ def test_a_vpc_with_a_way_out_is_taken() -> None:
 def test_an_unfit_vpc_is_refused_with_the_reason(vpc: ExistingVpc, error: str) -> None:
     with pytest.raises(ValueError, match=error):
         check_vpc(vpc, **GOOD)
+
+
+def test_without_a_cache_a_vpc_needs_no_hostnames() -> None:
+    check_vpc(replace(VPC, has_hostnames=False), **{**GOOD, "mounts": False})
+
+
+def test_a_cache_that_no_node_would_find_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {"subnets": json.dumps(list(EXISTING_SUBNETS)), "storage": "efs-cache"}
+    run_program(config)
+    monkeypatch.setitem(VPC_ATTRIBUTES, "enableDnsHostnames", False)
+    with pytest.raises(pulumi.RunError, match="'subnets': the DNS hostnames of vpc-0e are off"):
+        run_program(config)
+    run_program({**config, "storage": "s3"})
+
+
+@pytest.mark.parametrize(
+    ("servers", "refused"),
+    [
+        (["AmazonProvidedDNS"], False),
+        (["10.20.0.2"], False),  # Amazon's, by the address that it has in each VPC
+        (["10.1.1.1", "169.254.169.253"], False),
+        (["10.1.1.1", "10.1.1.2"], True),
+    ],
+)
+def test_name_servers_behind_the_security_group_are_refused(
+    servers: list[str], refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.infra.program.NAME_SERVERS", servers)
+    config = {"subnets": json.dumps(list(EXISTING_SUBNETS))}
+    if not refused:
+        run_program(config)
+        return
+    error = r"machines in vpc-0e ask 10.1.1.1, 10.1.1.2 for names, .* DHCP option set with AmazonProvidedDNS"
+    with pytest.raises(pulumi.RunError, match=error):
+        run_program(config)
 
 
 def test_two_subnets_in_a_zone_leave_it_open_which_one() -> None:

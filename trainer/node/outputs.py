@@ -152,8 +152,9 @@ class Outputs:
         if final and all_seen:  # forget removed files: people get what the script left
             self._seen = {path: seen for path, seen in self._seen.items() if path in there}
             self.sent = {path: entry for path, entry in self.sent.items() if path in there}
+        left = there - self.sent.keys() - self.refused.keys()  # no attempt of the run keeps what is refused
         for prefix, end in over.items():
-            if prefix in self._over and all(path in self.sent for path in there if path.startswith(prefix)):
+            if prefix in self._over and not any(path.startswith(prefix) for path in left):
                 self._ends.setdefault(prefix, end())
         return self._send_index() and complete
 

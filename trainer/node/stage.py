@@ -91,8 +91,8 @@ def read_patiently(
     pause: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Read:
-    """Read an object that a launch has written, retrying after PAUSES if S3 fails, and for OUTAGE_SECONDS
-    while it does not answer or refuses everything. Raises Stopped, or botocore's error.
+    """Read an object that a launch has written, or a secret, retrying after PAUSES if AWS fails, and for
+    OUTAGE_SECONDS while it does not answer or refuses everything. Raises Stopped, or botocore's error.
     """
     began, waited = clock(), 0.0
     for seconds in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):

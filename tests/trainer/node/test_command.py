@@ -190,6 +190,16 @@ def test_a_piece_is_listed_as_over_once_its_files_are_sent(node, outputs):
     )
 
 
+def test_a_piece_is_over_whose_files_are_more_than_a_run_keeps(node, outputs):
+    (outputs.folder / "a").mkdir()
+    (outputs.folder / "a" / "m").write_text("m")
+    (outputs.folder / "a" / "too-large").write_bytes(b"x" * 1000)
+    outputs.piece_done("a/", lambda: {"piece": "a"})
+    outputs.scan()
+    assert listed(node) == {"a/m": "m"} and "(script.out_gib)" in outputs.refused["a/too-large"]
+    assert listed_ends(node) == [{"piece": "a"}], "no attempt of the run keeps more"
+
+
 def listed_ends(node) -> list[dict[str, Any]]:
     body = node.uplink.s3.objects.get(node.status.identity.keys.output_index, b"{}")
     return json.loads(body).get("scripts", [])

@@ -12,7 +12,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from botocore.exceptions import ClientError
@@ -33,7 +34,7 @@ from trainer.launch.start import record_of, write_task
 from trainer.launch.tasks import script_task
 from trainer.launch.work import Account, ScriptWork
 from trainer.machines.instances import instance_type
-from trainer.node import report
+from trainer.node import report, stage
 from trainer.node.agent import fetch_manifest
 from trainer.node.command import run_command
 from trainer.node.redaction import RedactedStream, Redaction
@@ -213,3 +214,18 @@ def test_other_keys_and_unusable_secrets_are_refused(run: SecretRun) -> None:
     line = r"the secret X can't be used \(it needs 4 characters or more.* Set another value"
     with pytest.raises(ConfigError, match=line):
         read_secrets(run.node, {"X": parameter})
+
+
+def test_a_secret_is_asked_for_again_while_systems_manager_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "PAUSES", (0.0,))
+    codes = ["ThrottlingException", "ServiceUnavailable"]
+
+    def get_parameter(**asked: Any) -> dict[str, Any]:
+        if codes:
+            raise ClientError({"Error": {"Code": codes.pop(0)}}, "GetParameter")
+        return {"Parameter": {"Value": f"value of {asked['Name']}"}}
+
+    uplink = SimpleNamespace(client=lambda service: SimpleNamespace(get_parameter=get_parameter))
+    node = cast(Node, SimpleNamespace(uplink=uplink, is_stopping=lambda: False))
+    assert read_secrets(node, {"X": "/x"}) == {"X": "value of /x"}
+    assert not codes
