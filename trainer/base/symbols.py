@@ -12,8 +12,8 @@ MOST_BYTES = 100  # in UTF-8: a model's name has family, target, timeframe, fold
 MOST_NAME_BYTES = 200  # of a file's name: file systems take 255, and a file being written has a longer name
 MOST_PATH_BYTES, MOST_PARTS = 240, 12  # of a relative path, and its folders with the name
 RULE = (
-    f"a symbol is 1 to {MOST_BYTES} printable characters, none of them / \\ or a comma, and begins with none"
-    " of . - ~"
+    f"a symbol is 1 to {MOST_BYTES} bytes of printable characters, none of them / \\ or a comma, and begins"
+    " with none of . - ~"
 )
 
 
