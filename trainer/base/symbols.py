@@ -13,8 +13,8 @@ MOST_NAME_BYTES = 200  # of a file's name: file systems take 255, and a file bei
 MOST_SERIES = 5_000  # symbols of one model, which its card lists
 MOST_PATH_BYTES, MOST_PARTS = 240, 12  # of a relative path, and its folders with the name
 RULE = (
-    f"a symbol is 1 to {MOST_BYTES} printable characters, none of them / \\ or a comma, and begins with none"
-    " of . - ~"
+    f"a symbol is 1 to {MOST_BYTES} bytes of printable characters, none of them / \\ or a comma, and begins"
+    " with none of . - ~"
 )
 
 

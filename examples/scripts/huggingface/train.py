@@ -89,7 +89,7 @@ trainer = Trainer(
     eval_dataset=Reviews(texts[split:], labels[split:]),
     compute_metrics=accuracy,
 )
-last = get_last_checkpoint(checkpoints)  # None, unless it is started again on the same machine
+last = get_last_checkpoint(checkpoints)  # None, unless it is started again
 if last:
     print(f"resumes from {Path(last).name}")
 trainer.train(resume_from_checkpoint=last)

@@ -32,7 +32,7 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 model = nn.Sequential(nn.Linear(inputs.shape[1], 16), nn.ReLU(), nn.Linear(16, 2)).to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
 first = 1
-if checkpoint.exists():  # started again on the same machine
+if checkpoint.exists():  # started again, on this machine or on the next one
     saved = torch.load(checkpoint, map_location=device)
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])

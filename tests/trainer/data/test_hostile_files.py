@@ -43,6 +43,11 @@ def test_a_symbol_makes_names_of_models_that_are_files(symbol: str) -> None:
     assert not symbols.flaw(symbol) and is_model_file(f"{name}{MODEL_SUFFIX}")
 
 
+def test_the_rule_of_symbols_counts_what_it_refuses() -> None:
+    """60 letters of two bytes each are too long: a rule of 100 characters would not say why."""
+    assert symbols.flaw("ж" * 60) == "it has 120 bytes" and "1 to 100 bytes" in symbols.RULE
+
+
 @pytest.mark.parametrize("symbol", [symbol for symbol in BAD if symbol != "a/b"])  # which trains as a-b
 @pytest.mark.parametrize("rows", ["alone", "beside"])
 def test_a_symbol_that_is_a_path_is_refused_before_any_write(symbol: str, rows: str, tmp_path: Path) -> None:
@@ -52,7 +57,7 @@ def test_a_symbol_that_is_a_path_is_refused_before_any_write(symbol: str, rows: 
     path = tmp_path / "in" / "all_1m.parquet"
     pq.write_table(pa.table({"time": [NINE, NINE + 60], "symbol": column, **PRICES}), path)
     with pytest.raises(
-        DataError, match=r"all_1m.parquet has '.*' for a symbol .*a symbol is 1 to 100 printable"
+        DataError, match=r"all_1m.parquet has '.*' for a symbol .*a symbol is 1 to 100 bytes of"
     ):
         folder = CandleFolder(path, tmp_path / "scratch")
         for name in folder.symbols:

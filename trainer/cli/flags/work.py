@@ -10,7 +10,7 @@ from trainer.cli.flags.shared import RUN, job_flag, json_flag, own_files_flag, s
 LAUNCH_EPILOG = """\
 Settings: defaults, then ~/.config/mayfly/defaults.toml, then the job file, then these
 flags, then --set; later ones win.
-examples/crypto-lstm.toml explains every key of a job; --set names it with its table,
+docs/reference.md explains every key of a job; --set names it with its table,
 such as train.epochs=3. Region and credentials come from AWS's own variables
 (AWS_REGION, AWS_PROFILE, ...); --rehearse needs neither.
 """
