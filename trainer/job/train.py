@@ -156,8 +156,8 @@ class ExpertSettings:
     )
     pack: int = setting(
         0,
-        "Models that a worker trains together; 0: one on a CPU (but eight agents), on a GPU by chip, memory"
-        " and trial.",
+        "Models that a worker trains together; 0: one on a CPU (but eight agents), on a GPU as many as its"
+        " trial and memory take.",
         least=0,
         most=4_096,
     )
