@@ -21,7 +21,6 @@ from trainer.base.own_file import OwnFile
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, Value, read_object
 from trainer.base.symbols import flaw
 from trainer.data.columns import told_of
-from trainer.data.feature_names import warmup_of_features
 from trainer.data.splits import Span, Spans
 from trainer.data.table import CALENDARS, EXCHANGES
 from trainer.job.job import Job
@@ -183,14 +182,8 @@ class DataPlan:
         """Return the job with what its bars decide: the timeframe, and the symbols of the index."""
         return job.with_data(timeframe=self.timeframe, columns=tuple(self.made_for["data"]["columns"]))
 
-    @property
-    def computed(self) -> tuple[str, ...]:
-        """Return the inputs that are no columns."""
-        _, further = told_of(self.made_for["data"]["columns"])
-        return self.inputs[: len(self.inputs) - len(further)]
-
-    def summary(self) -> dict[str, Any]:
-        """Return the data summary of the `started` event."""
+    def summary(self, job: Job) -> dict[str, Any]:
+        """Return the data summary of the `started` event of a job that it fits."""
         planned = self.symbols.values()
         return {
             "files": [
@@ -203,7 +196,7 @@ class DataPlan:
             "symbols": {entry.symbol: entry.summary() for entry in planned},
             "refused": [str(entry.error) for entry in self.refused.values()],
             "notes": list(self.notes),
-            "warmup": warmup_of_features(self.computed, self.timeframe),
+            "warmup": self.decided(job).data.warmup,
         }
 
     def check_fits(self, job: Job) -> None:

@@ -75,7 +75,7 @@ def test_a_refused_symbol_is_reported(planned, make_candles):
     plan, _ = planned(JOBS["windows"], *series)
     assert list(plan.symbols) == ["BBB"]
     assert [entry.what for entry in plan.refused.values()] == ["AAA has 100 bars", "CCC has 90 bars"]
-    assert plan.summary()["refused"][0].startswith("AAA has 100 bars (one label needs")
+    assert plan.summary(JOBS["windows"])["refused"][0].startswith("AAA has 100 bars (one label needs")
 
 
 def test_workers_derive_the_same_windows_from_the_plan(data, job, planned, monkeypatch):

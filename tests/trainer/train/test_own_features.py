@@ -15,9 +15,11 @@ from tests.jobs import job_of
 from tests.models import make_model
 from tests.predictions import accuracy, predict_file
 from trainer.bars.document import settings_of
+from trainer.bars.job_plan import folder_of, plan_data
 from trainer.base.errors import DataError, UsageError
 from trainer.data.feature_names import FEATURES, is_version_of, label_of
 from trainer.data.features import compute_each, compute_inputs
+from trainer.data.read.writing import write_candles
 from trainer.data.table import DataSettings
 from trainer.job.job import Job
 from trainer.job.reading import job_from, job_from_json, load_job
@@ -46,6 +48,13 @@ def test_own_features_come_after_ours_and_survive_json() -> None:
     assert again == job and again.data.warmup == 10
     assert again.with_data(timeframe="1m").data.own == job.data.own
     assert job.with_data(features=("auto",)).data.own is None and "own" not in Job().to_dict()["data"]
+
+
+def test_a_plans_summary_counts_their_lookback(tmp_path: Path, make_candles) -> None:
+    job = job_with("slope")
+    write_candles(tmp_path / "AAA_1m.parquet", [make_candles(1000)])
+    plan = plan_data(job, folder_of(job, tmp_path, scratch=tmp_path))
+    assert plan.summary(job)["warmup"] == 10
 
 
 def test_own_features_travel_under_their_hash(tmp_path: Path) -> None:

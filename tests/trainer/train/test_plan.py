@@ -25,7 +25,7 @@ def test_a_training_follows_a_given_plan_and_leaves_no_arrays(tmp_path, write_ca
     first = start(data, "--epochs", "1", name="first")
     assert first.end() == 0
     plan = read_plan((first.out / "plan.json").read_bytes())
-    assert first.events("started")[0]["data"] == json.loads(json.dumps(plan.summary()))
+    assert first.events("started")[0]["data"] == json.loads(json.dumps(plan.summary(job_of())))
     again = start(data, "--epochs", "1", "--plan", str(first.out / "plan.json"), name="again")
     assert (
         again.end() == 0 and (again.out / "plan.json").read_bytes() == (first.out / "plan.json").read_bytes()

@@ -41,7 +41,7 @@ def survey(job: Job, plan: DataPlan) -> Survey:
     """Return the pieces of a planned job."""
     symbols = job.data.chosen((*plan.symbols, *plan.refused))
     series = [_series(symbol, job, plan) for symbol in symbols]
-    return Survey(pieces=pieces_of(job, series, timeframe=plan.timeframe), data=plan.summary())
+    return Survey(pieces=pieces_of(job, series, timeframe=plan.timeframe), data=plan.summary(job))
 
 
 MOST_FINISHED_BYTES = 64 << 20
