@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 
 from trainer.base.errors import DataError, UsageError
 from trainer.base.own_file import as_usage_error
 from trainer.data.own_features import DO, OwnFeatures, functions_of, lookback_of
 from trainer.data.read.candles import Candles, time_text
-from trainer.data.read.shapes import FIELDS
 
 
 def compute_own(own: OwnFeatures, name: str, candles: Candles) -> np.ndarray:
@@ -20,7 +16,7 @@ def compute_own(own: OwnFeatures, name: str, candles: Candles) -> np.ndarray:
     """
     function = functions_of(own)[name]
     with as_usage_error(f"{name} of {own.base_name} fails"):
-        values_N = np.array(function(_read_only(candles)), dtype=np.float64)
+        values_N = np.array(function(candles.read_only()), dtype=np.float64)
     if values_N.shape != (len(candles),):
         why = f"of {len(candles)} bars it must be ({len(candles)},)"
         raise UsageError(f"{name} of {own.base_name} has shape {values_N.shape}", why=why, do=DO)
@@ -35,15 +31,3 @@ def compute_own(own: OwnFeatures, name: str, candles: Candles) -> np.ndarray:
             do="Return a number for every bar after the first `lookback` ones.",
         )
     return values_N
-
-
-def _read_only(candles: Candles) -> Candles:
-    """Return the bars as arrays that can't be changed: other features, and labels, are made of the same."""
-    bars: dict[str, Any] = {name: _locked(getattr(candles, name)) for name in ("timestamp", *FIELDS)}
-    return replace(candles, **bars, columns={name: _locked(one) for name, one in candles.columns.items()})
-
-
-def _locked(values_N: np.ndarray) -> np.ndarray:
-    view_N = values_N.view()
-    view_N.flags.writeable = False
-    return view_N

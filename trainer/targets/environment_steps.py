@@ -73,7 +73,7 @@ class Steps:
         self._target, self._most, self._taken = target, len(candles), 0
         name = target.class_name
         with as_usage_error(f"{name} can't be built over {len(candles):,} bars", DO):
-            self.env = class_of(target)(candles, **target.given)
+            self.env = class_of(target)(candles.read_only(), **target.given)
 
     def reset(self, seed: int) -> tuple[np.ndarray, Any]:
         """Return the first observation (D,) float32 and its time. Raises UsageError."""

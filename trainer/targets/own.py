@@ -105,7 +105,7 @@ class OwnTarget(OwnFile, TargetSettings):
 
         own, name = instance_of(self), f"{self.class_name}.label"
         with as_usage_error(f"{name} fails"):
-            given = own.label(candles)
+            given = own.label(candles.read_only())
         if not isinstance(given, tuple) or len(given) != 2:
             raise UsageError(
                 f"{name} returns {type(given).__name__}", why="it must return labels and their ends", do=DO

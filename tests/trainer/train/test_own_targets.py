@@ -148,6 +148,10 @@ ENDS = "    ends = np.arange(len(c.close)) + 3; ends[-3:] = -1"
         ),
         (["reach = -1", "def label(self, c): pass", LOSS], "T.reach is -1"),
         (
+            ["def label(self, c):", ENDS, "    return np.maximum(c.close, 50, out=c.close), ends", LOSS],
+            "T.label fails (ValueError: output array is read-only",
+        ),
+        (
             [
                 "def label(self, c):",
                 ENDS,

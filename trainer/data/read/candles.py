@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -71,6 +72,13 @@ class Candles:
             since=None if self.since is None else self.since[part],
         )
 
+    def read_only(self) -> Candles:
+        """Return the bars as views that can't be changed, for a user's own code: features and labels of ours
+        are made of the same.
+        """
+        bars: dict[str, Any] = {name: _locked(getattr(self, name)) for name in ("timestamp", *FIELDS)}
+        return replace(self, **bars, columns={name: _locked(one) for name, one in self.columns.items()})
+
     def closes(self) -> Candles:
         """Return the bars with times and closes alone, in memory of their own."""
         if not len(self.open):
@@ -85,6 +93,12 @@ class Candles:
             return row
         carried = np.flatnonzero(self.since[row:] < self.timestamp[row])
         return row + int(carried[-1]) + 1 if len(carried) else row
+
+
+def _locked(values_N: np.ndarray) -> np.ndarray:
+    view_N = values_N.view()
+    view_N.flags.writeable = False
+    return view_N
 
 
 def bars_sha256(candles: Candles) -> str:
