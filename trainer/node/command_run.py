@@ -224,11 +224,14 @@ class CommandRun:
         self._set_out_of_service(devices, line)
         for title in titles:
             run = next(run for run in self._begun if run.piece.title == title)
+            model = str(run.piece.identity.get("model", ""))
+            if model not in self._unsaid:  # other nodes were told that it has failed
+                continue
+            self._unsaid.remove(model)
             self._begun.remove(run)
             self._again[title] = run
             reason = f"it failed on {_named(devices)}, which is out of service"
             run.tell("retry", worker=run.place, reason=reason, charged=False)
-            self._unsaid.remove(str(run.piece.identity.get("model", "")))
             self._outputs.begun_again(run.piece.prefix)
             self._queue.put(self._queued[title])
 

@@ -17,6 +17,7 @@ import pytest
 from tests.jobs import job_of
 from tests.nodes import NOW, bundle, listed, node, own_user, reported, start, stop_when
 from trainer.base.errors import Stopped, TrainingFailed
+from trainer.cluster.waiting import OwnPieces
 from trainer.job.pieces.queue import places_on
 from trainer.node import command as module
 from trainer.node import command_run, piece_run
@@ -184,6 +185,26 @@ def test_no_gpu_left_ends_the_run_at_once(eight, start, smoke):
     assert len(starts(eight)) == 16 and failed.value.why.count("Xid 79") == 8
     read = reported(eight, failed.value, unfinished=ENDED)
     assert (read.state, len(read.failed), len(read.devices["out_of_service"])) == ("failed", 200, 8)
+
+
+def test_a_value_that_was_told_to_have_failed_is_not_taken_back(node, start, smoke, monkeypatch):
+    """Of several machines each tells the others what failed, once nothing runs on it. Here the next value comes
+    after that, and shows that the GPU is broken.
+    """
+
+    class Later(OwnPieces):
+        takes = 0
+
+        def take(self, **asked: Any) -> Any:
+            self.takes += 1
+            return None if 1 < self.takes < 5 else super().take(**asked)
+
+    monkeypatch.setattr(command_run, "OwnPieces", Later)
+    node.status.devices = Devices(expected=1, found=1, kind="cuda", note="")
+    smoke.broken = {"cuda:0"}
+    with pytest.raises(TrainingFailed, match="no device is left .GPU 0: .*Xid 79"):
+        start("echo x 0 1 0 >> ../../starts; exit 1", over={"seed": [1, 2, 3]})
+    assert len(starts(node)) == 2
 
 
 def test_a_script_that_fails_everywhere_ends_early(eight, start):
