@@ -206,8 +206,11 @@ class CommandRun:
             self._take_out(devices, titles, f"{', '.join(titles)} failed there {within}")
 
     def _test_devices(self) -> None:
-        """Try suspect GPUs by the smoke test that they passed before."""
-        for devices in self._service.to_test():
+        """Try suspect GPUs by the smoke test that they passed before, once no value is at work on them: one
+        may have taken all of their memory.
+        """
+        at_work = self._at_work()
+        for devices in (one for one in self._service.to_test() if one not in at_work):
             known = self._node.status.devices
             names = [f"cuda:{gpu}" for gpu in devices] if known and known.kind == "cuda" else []
             reason = tried(names, folder=self._node.work) if names else ""
@@ -224,11 +227,14 @@ class CommandRun:
         self._set_out_of_service(devices, line)
         for title in titles:
             run = next(run for run in self._begun if run.piece.title == title)
+            model = str(run.piece.identity.get("model", ""))
+            if model not in self._unsaid:  # other nodes were told that it has failed
+                continue
+            self._unsaid.remove(model)
             self._begun.remove(run)
             self._again[title] = run
             reason = f"it failed on {_named(devices)}, which is out of service"
             run.tell("retry", worker=run.place, reason=reason, charged=False)
-            self._unsaid.remove(str(run.piece.identity.get("model", "")))
             self._outputs.begun_again(run.piece.prefix)
             self._queue.put(self._queued[title])
 
@@ -263,15 +269,15 @@ class CommandRun:
             what = f"the first {len(self._unscored)} trials came to their end without a score"
             do = "Name a number of the script's events in search.score."
             raise TrainingFailed(f"{what}, and no other began", why=self._unscored[0].flaw, do=do)
+        waits = not self._queue.is_over(has_devices=True)
+        if self._service.none_left and waits and not self._node.is_stopping():
+            why = "; ".join(f"{_named(devices)}: {reason}" for devices, reason in self._broken.items())
+            raise TrainingFailed("no device is left", why=why, do="Launch again, on another machine.")
         if self._hopeless and self._node.may_begin():
             within = f"within {QUICK_SECONDS:.0f} s each"
             what = f"the first {len(failed)} values failed {within}, and no other began"
             do = f"Correct {title} or its values; read `mayfly logs`."
             raise TrainingFailed(what, why=_reason(failed[0]), do=do)
-        waits = not self._queue.is_over(has_devices=True)
-        if self._service.none_left and waits and not self._node.is_stopping():
-            why = "; ".join(f"{_named(devices)}: {reason}" for devices, reason in self._broken.items())
-            raise TrainingFailed("no device is left", why=why, do="Launch again, on another machine.")
         over = {run.piece.title for run in self._begun if run.done or run.failure}
         if len(over.union(str(one["piece"]) for one in trials)) + len(self._lost) < len(self._pieces):
             raise Stopped(f"{title} was stopped")

@@ -17,6 +17,7 @@ import pytest
 from tests.jobs import job_of
 from tests.nodes import NOW, bundle, listed, node, own_user, reported, start, stop_when
 from trainer.base.errors import Stopped, TrainingFailed
+from trainer.cluster.waiting import OwnPieces
 from trainer.job.pieces.queue import places_on
 from trainer.node import command as module
 from trainer.node import command_run, piece_run
@@ -184,6 +185,60 @@ def test_no_gpu_left_ends_the_run_at_once(eight, start, smoke):
     assert len(starts(eight)) == 16 and failed.value.why.count("Xid 79") == 8
     read = reported(eight, failed.value, unfinished=ENDED)
     assert (read.state, len(read.failed), len(read.devices["out_of_service"])) == ("failed", 200, 8)
+
+
+FULL_GPU = """
+failed() { cat ../../failed 2> /dev/null | wc -l; }
+[ $MAYFLY_VALUE_SEED = 4 ] && exit 0
+if [ $MAYFLY_VALUE_SEED = 1 ]; then
+  touch ../../full
+  while [ $(failed) -lt 2 ]; do sleep 0.01; done
+  sleep 0.5
+  rm ../../full
+  exit 0
+fi
+while [ ! -e ../../full ]; do sleep 0.01; done
+echo CUDA out of memory | tee -a ../../failed
+exit 1
+"""
+
+
+def test_a_gpu_that_a_value_fills_is_not_taken_for_broken(node, start, monkeypatch):
+    """The smoke test finds no memory either, as long as that value is at work."""
+    full = node.work / "command" / "full"
+    monkeypatch.setattr(command_run, "tried", lambda *_, **__: "out of memory" if full.exists() else "")
+    node.status.devices = Devices(expected=1, found=1, kind="cuda", note="")
+    with pytest.raises(TrainingFailed, match="2 of 4 values failed"):
+        start(FULL_GPU, over={"seed": [1, 2, 3, 4]}, gpus=0.5)
+    assert not node.status.devices.out_of_service
+
+
+def test_one_broken_gpu_that_values_share_is_named(node, start, smoke):
+    node.status.devices = Devices(expected=1, found=1, kind="cuda", note="")
+    smoke.broken = {"cuda:0"}
+    with pytest.raises(TrainingFailed, match="no device is left .GPU 0: .*Xid 79"):
+        start("echo x >> ../../starts; exit 1", over={"seed": list(range(200))}, gpus=0.25)
+    assert len((node.work / "command" / "starts").read_text().split()) < 20
+
+
+def test_a_value_that_was_told_to_have_failed_is_not_taken_back(node, start, smoke, monkeypatch):
+    """Of several machines each tells the others what failed, once nothing runs on it. Here the next value comes
+    after that, and shows that the GPU is broken.
+    """
+
+    class Later(OwnPieces):
+        takes = 0
+
+        def take(self, **asked: Any) -> Any:
+            self.takes += 1
+            return None if 1 < self.takes < 5 else super().take(**asked)
+
+    monkeypatch.setattr(command_run, "OwnPieces", Later)
+    node.status.devices = Devices(expected=1, found=1, kind="cuda", note="")
+    smoke.broken = {"cuda:0"}
+    with pytest.raises(TrainingFailed, match="no device is left .GPU 0: .*Xid 79"):
+        start("echo x 0 1 0 >> ../../starts; exit 1", over={"seed": [1, 2, 3]})
+    assert len(starts(node)) == 2
 
 
 def test_a_script_that_fails_everywhere_ends_early(eight, start):
