@@ -181,18 +181,19 @@ def _own(desk: PlanCandidate) -> Way:
 
 def _sentences(ways: Sequence[Way], run_hours: float) -> Iterator[str]:
     """Yield which way is cheapest from how many hours a month on: of all, and without spot."""
-    yield _from_where(ways, run_hours, "Cheapest")
+    yield from_where(ways, run_hours, "Cheapest")
     without = [way for way in ways if way.name != SPOT]
     if len(without) < len(ways):
-        yield _from_where(without, run_hours, "Without spot")
+        yield from_where(without, run_hours, "Without spot")
 
 
-def _from_where(ways: Sequence[Way], run_hours: float, title: str) -> str:
-    steps = cheapest_by_hours(ways, run_hours)
-    first, *later = steps
+def from_where(ways: Sequence[Way], run_hours: float, title: str) -> str:
+    """Return which way is cheapest from how many hours a month on, as a sentence."""
+    (_, first), *later = cheapest_by_hours(ways, run_hours)
+    most = _most_of(first, run_hours)
     if not later:
-        return f"{title}: {first[1].name}, at any number of hours a month."
-    text = f"{title}: {first[1].name}"
+        return f"{title}: {first.name}{most or ', at any number of hours a month'}."
+    text = f"{title}: {first.name}{most}"
     for hours, way in later:
         runs = hours / run_hours
         text += f"; from {hours:,.0f} h a month on ({hours / MONTH_HOURS * 24:.1f} h a day, {runs:,.0f} runs)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.launch.pay import MONTH_HOURS, Way, cheapest_by_hours
+from trainer.launch.pay import MONTH_HOURS, Way, cheapest_by_hours, from_where
 from trainer.machines.commitments import commitments, commitments_of
 from trainer.machines.instances import catalogue
 
@@ -33,6 +33,14 @@ def test_a_slow_machine_never_wins_beyond_its_own_hours():
     dear = Way(name="own", month_usd=120.0, run_usd=0.5, is_one_machine=True, **slow)
     assert names(ON_DEMAND, dear) == [(0.0, "on demand")]  # 80 runs would pay, 73 are possible
     assert own.monthly_usd(74) is None and own.monthly_usd(73) == pytest.approx(136.5)
+
+
+def test_a_slow_machine_that_is_always_cheapest_is_told_with_its_limit():
+    fast, slow = ({**HOUR, "run_seconds": seconds} for seconds in (3600.0, 36_000.0))
+    own = Way(name="own", run_usd=0.5, is_one_machine=True, **slow)
+    assert from_where([ON_DEMAND, own], 1.0, "Cheapest") == "Cheapest: own (one does 73 runs a month)."
+    own = Way(name="own", run_usd=0.5, is_one_machine=True, **fast)
+    assert from_where([ON_DEMAND, own], 1.0, "Cheapest") == ("Cheapest: own, at any number of hours a month.")
 
 
 def test_every_commitment_is_of_a_known_type_and_below_its_price():
