@@ -116,6 +116,24 @@ def read_block(path: Path, offset: int, most: int) -> bytes:
     return b""
 
 
+@contextmanager
+def held_alone(folder: Path) -> Iterator[None]:
+    """Hold a folder while a program writes to it. Raises BlockingIOError if another process holds it. The
+    kernel lets go with the process; where a file system has no locks, nothing is held.
+    """
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass
+        yield
+    finally:
+        os.close(lock)
+
+
 class HeldFolder:
     """A temporary folder, removed as `tempfile.TemporaryDirectory` does. Where its maker was killed, the next
     folder's maker removes it.

@@ -28,7 +28,7 @@ from trainer.base.arguments import Parser, check_folder
 from trainer.base.environment import set_variables
 from trainer.base.errors import Stopped, TrainerError, UsageError
 from trainer.base.extras import missing_library
-from trainer.base.files import read_plain
+from trainer.base.files import held_alone, read_plain
 from trainer.base.process_state import write_stacks_at_abort
 from trainer.base.signs import tell_signs
 from trainer.base.text import printable
@@ -201,6 +201,12 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
         shared = ends.enter_context(SharedQueue(options.cluster))  # gets ready while the data is read
     if not together:
         worker_context(kind)  # starts to load torch for the workers while the data is read
+    options.out.mkdir(parents=True, exist_ok=True)
+    try:
+        ends.enter_context(held_alone(options.out))
+    except BlockingIOError as error:
+        what = f"another training writes to {options.out}"
+        raise UsageError(what, do="Wait for its end, or give another --out.") from error
     scratch = options.out / ".candles"  # arrays of bars, on the disk of the models
     shutil.rmtree(scratch, ignore_errors=True)  # what a killed training left there
     scratch.mkdir(parents=True)

@@ -16,6 +16,7 @@ import pytest
 from tests.jobs import sets
 from tests.processes import await_end_of
 from tests.trainer.train.conftest import SMALL
+from trainer.base.files import held_alone
 from trainer.train.__main__ import main
 from trainer.train.checkpoint_files import CheckpointManifest, Made
 
@@ -190,6 +191,15 @@ def test_a_full_disk_costs_the_files_about_a_training(data, tmp_path, capsys):
     desk = ["--data", str(data), "--out", str(out), "--device", "cpu", "--symbols", "LOW-USD", *SMALL]
     assert main([*desk, "--epochs", "1"]) == 0
     assert json.loads(capsys.readouterr().out)["piece"] == "LOW-USD"
+
+
+def test_a_folder_that_another_training_writes_is_refused(data, tmp_path, capsys):
+    out = tmp_path / "out"
+    (out / ".candles").mkdir(parents=True)
+    with held_alone(out):
+        assert main(["--data", str(data), "--out", str(out), "--device", "cpu"]) == 2
+        assert "another training writes to" in capsys.readouterr().err
+        assert (out / ".candles").exists()
 
 
 @pytest.fixture(scope="module")
