@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from trainer.targets.scoring import PerBar, Rows
 
 MOST_LABELS = 20_000  # to which the constant baseline is fitted, evenly spread
-STEPS, FIRST_RATE = 400, 0.1  # of Adam, with a rate that falls to 0: the loss need not be smooth
+# Of Adam, with a rate that falls to 0: the loss need not be smooth. It reaches half of their product.
+STEPS, FIRST_RATE = 400, 0.1
 DO = "See docs/models.md."
 
 
@@ -163,19 +164,30 @@ class OwnTarget(OwnFile, TargetSettings):
         }
 
     def _constant(self, labels_NK: np.ndarray) -> np.ndarray:
-        """Return the constant outputs (O,) float64 with the least mean loss."""
+        """Return the constant outputs (O,) float64 with the least mean loss, in whatever unit: found by steps
+        of the labels' size, and of 1, as outputs such as logits have; the smaller ones last.
+        """
+        import numpy as np
         import torch
 
         labels = torch.from_numpy(labels_NK)
-        outputs_O = torch.zeros(self.outputs, dtype=torch.float64, requires_grad=True)
-        optimizer = torch.optim.Adam([outputs_O], lr=FIRST_RATE)
-        for step in range(STEPS):
-            optimizer.param_groups[0]["lr"] = FIRST_RATE * (1 - step / STEPS)
-            optimizer.zero_grad()
-            self.loss(outputs_O.expand(len(labels), -1), labels).mean().backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-        constant: np.ndarray = outputs_O.detach().numpy()
-        return constant
+
+        def mean_loss(outputs_O: torch.Tensor) -> torch.Tensor:
+            return self.loss(outputs_O.expand(len(labels), -1), labels).mean()
+
+        best_O = torch.zeros(self.outputs, dtype=torch.float64)
+        least = float(mean_loss(best_O).nan_to_num(nan=torch.inf))
+        for size in sorted({1.0, float(labels.abs().mean())}, reverse=True):
+            outputs_O = best_O.clone().requires_grad_()
+            optimizer = torch.optim.Adam([outputs_O], eps=1e-30)  # far below any gradient
+            for step in range(STEPS):
+                optimizer.param_groups[0]["lr"] = FIRST_RATE * size * (1 - step / STEPS)
+                optimizer.zero_grad()
+                mean_loss(outputs_O).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+            if (loss := float(mean_loss(outputs_O.detach()))) < least:
+                best_O, least = outputs_O.detach(), loss
+        return np.asarray(best_O.numpy())
 
 
 def _values(given: Any, name: str, bars: int) -> np.ndarray:
