@@ -84,7 +84,7 @@ VERSION_1 = (
     *_of("log_return", "ln(C_t / C_(t-n))", _PLAIN, spans=(1, 5, 15, 60, 240), back=0),
     *_of(
         "momentum",
-        "log return of n bars / (deviation of r over n x root of n)",
+        "log return of n bars / ((deviation of r over n + 1e-5) x root of n)",
         "Moskowitz, Ooi, Pedersen 2012, J. of Financial Economics 104",
         spans=(60, 240),
         back=0,
@@ -123,7 +123,7 @@ VERSION_1 = (
     *_of("ema_ratio", "ln C - its exponential mean over n", _APPEL, spans=(12, 26), lookback=255),
     *_of(
         "macd",
-        "(exponential mean of ln C over 12 - that over 26) / average true range",
+        "(exponential mean of ln C over 12 - that over 26) / (average true range over 14 + 1e-5)",
         _APPEL,
         spans=(26,),
         lookback=256,

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from trainer.targets.scoring import PerBar, Rows
 
 MOST_LABELS = 20_000  # to which the constant baseline is fitted, evenly spread
-STEPS, FIRST_RATE = 400, 0.1  # of Adam, with a rate that falls to 0: the loss need not be smooth
+# Of Adam, with a rate that falls to 0: the loss need not be smooth. It reaches half of their product.
+STEPS, FIRST_RATE = 400, 0.1
 DO = "See docs/models.md."
 
 
@@ -163,33 +164,30 @@ class OwnTarget(OwnFile, TargetSettings):
         }
 
     def _constant(self, labels_NK: np.ndarray) -> np.ndarray:
-        """Return the constant outputs (O,) float64 with the least mean loss: the better of those found in
-        units of 1, and in units of the labels' size, which may be dollars or basis points.
+        """Return the constant outputs (O,) float64 with the least mean loss, in whatever unit: found by steps
+        of the labels' size, and of 1, as outputs such as logits have; the smaller ones last.
         """
         import numpy as np
-
-        size_K = np.sqrt((labels_NK**2).mean(axis=0))
-        size_O = size_K if len(size_K) == self.outputs else np.full(self.outputs, size_K.max())
-        units = (np.ones(self.outputs), np.where(size_O > 0, size_O, 1.0))
-        found = [self._constant_in(unit_O, labels_NK) for unit_O in units]
-        return min(found, key=lambda one: one[0] if np.isfinite(one[0]) else np.inf)[1]
-
-    def _constant_in(self, unit_O: np.ndarray, labels_NK: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the mean loss of the best constant outputs that steps of this size find, and these."""
         import torch
 
-        labels, unit = torch.from_numpy(labels_NK), torch.from_numpy(unit_O)
-        units_O = torch.zeros(self.outputs, dtype=torch.float64, requires_grad=True)
-        optimizer = torch.optim.Adam([units_O], lr=FIRST_RATE)
-        for step in range(STEPS):
-            optimizer.param_groups[0]["lr"] = FIRST_RATE * (1 - step / STEPS)
-            optimizer.zero_grad()
-            self.loss((units_O * unit).expand(len(labels), -1), labels).mean().backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-        constant_O = (units_O * unit).detach()
-        loss = float(self.loss(constant_O.expand(len(labels), -1), labels).mean())
-        constant: np.ndarray = constant_O.numpy()
-        return loss, constant
+        labels = torch.from_numpy(labels_NK)
+
+        def mean_loss(outputs_O: torch.Tensor) -> torch.Tensor:
+            return self.loss(outputs_O.expand(len(labels), -1), labels).mean()
+
+        best_O = torch.zeros(self.outputs, dtype=torch.float64)
+        least = float(mean_loss(best_O).nan_to_num(nan=torch.inf))
+        for size in sorted({1.0, float(labels.abs().mean())}, reverse=True):
+            outputs_O = best_O.clone().requires_grad_()
+            optimizer = torch.optim.Adam([outputs_O], eps=1e-30)  # far below any gradient
+            for step in range(STEPS):
+                optimizer.param_groups[0]["lr"] = FIRST_RATE * size * (1 - step / STEPS)
+                optimizer.zero_grad()
+                mean_loss(outputs_O).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+            if (loss := float(mean_loss(outputs_O.detach()))) < least:
+                best_O, least = outputs_O.detach(), loss
+        return np.asarray(best_O.numpy())
 
 
 def _values(given: Any, name: str, bars: int) -> np.ndarray:

@@ -147,13 +147,11 @@ def begins_of(parts: Iterable[np.ndarray]) -> np.ndarray:
 
 def correlation_per_bar(x_N: np.ndarray, y_N: np.ndarray) -> np.ndarray | None:
     """Return (N,) values whose mean is the correlation of x and y, each with its bar's influence on it; None
-    if either is constant.
+    if either is constant, but for rounding.
     """
-    x_N, y_N = x_N - x_N.mean(), y_N - y_N.mean()
-    spread = float(np.sqrt((x_N @ x_N) * (y_N @ y_N))) / len(x_N)
-    if spread <= 1e-12:
+    if any(each_N.std() <= 1e-12 * np.abs(each_N).max() for each_N in (x_N, y_N)):
         return None
-    x_N, y_N = x_N / x_N.std(), y_N / y_N.std()
+    x_N, y_N = ((each_N - each_N.mean()) / each_N.std() for each_N in (x_N, y_N))
     correlation = float(x_N @ y_N) / len(x_N)
     return np.asarray(correlation + x_N * y_N - correlation / 2 * (x_N**2 + y_N**2))
 

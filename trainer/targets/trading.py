@@ -41,7 +41,7 @@ class Traded:
     gross: float
     turnover: float  # bought and sold, in times the money
     exposure: float  # mean share of the money that was put to use
-    hold: float  # of buying at the first bar and selling at the last, after the same costs
+    hold: float  # of all the money, from the first bar to the last, after the same costs
     beyond_low: float | None  # ends of the 95 % interval of net less hold
     beyond_high: float | None
     sharpe: float  # mean over deviation of a bar's net return

@@ -57,10 +57,13 @@ class FittedNetwork:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return how it went, for a card."""
+        """Return how it went, for a card: a loss that was not finite, and an undefined score, are None."""
         names = ("epochs_run", "best_epoch", "final_learning_rate", "lowered", "steps", "history")
-        losses = finite([step["loss"] for step in self.first_steps])
-        return {**{name: getattr(self, name) for name in names}, "first_steps": losses}
+        losses = [step["loss"] for step in self.first_steps]
+        facts: dict[str, Any] = finite(
+            {**{name: getattr(self, name) for name in names}, "first_steps": losses}
+        )
+        return facts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -219,6 +219,16 @@ def test_a_bars_part_in_a_correlation_is_its_influence():
     assert correlation_per_bar(np.full(500, 0.3), y) is None
 
 
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e9])
+def test_a_correlation_does_not_depend_on_units(scale: float) -> None:
+    random = np.random.default_rng(0)
+    x, y = random.standard_normal((2, 356))
+    each, plain = correlation_per_bar(scale * x, scale * y), correlation_per_bar(x, y)
+    assert each is not None and plain is not None and each.mean() == pytest.approx(plain.mean())
+    constant = np.full(356, scale * 10.2)  # of 10.2 the mean is off in the last digit
+    assert correlation_per_bar(constant, 1e9 * y) is None and correlation_per_bar(1e9 * y, constant) is None
+
+
 def test_a_quantile_regression_has_the_least_pinball_loss():
     from sklearn.linear_model import QuantileRegressor
 

@@ -20,6 +20,7 @@ from trainer.data.synthetic import synthetic_candles
 from trainer.job.job import Job
 from trainer.models import MODELS
 from trainer.store.card import read_card
+from trainer.targets.scoring import Rows
 from trainer.train.inputs.rows import prepare
 from trainer.train.own.probe_target import measure_target
 
@@ -45,6 +46,22 @@ def test_columns_outputs_reach_and_ends_are_measured():
     one, two = tried(FILE, "Range", **{"target.ahead": 7}).target, tried(FILE, "Both").target
     assert (one.label_columns, one.outputs, one.reach, one.bars_ahead, one.horizon) == (1, 1, 0, 7, 7)
     assert (two.label_columns, two.outputs, two.reach, two.bars_ahead, two.horizon) == (2, 3, 9, 3, 3)
+
+
+@pytest.mark.parametrize("size", [1e-7, 1.0, 743.0, 1e6])
+def test_the_constant_baseline_is_the_best_constant_in_any_unit(size: float) -> None:
+    labels_TK = (size * np.random.default_rng(0).lognormal(sigma=0.5, size=(2001, 1))).astype(np.float32)
+    rows = Rows(
+        candles=synthetic_candles("SIG-USD", bars=10),
+        clock=np.arange(2001),
+        labels_TK=labels_TK,
+        fitted={},
+        train=np.arange(2000),
+        scored=np.array([2000]),
+        features=lambda bars: np.empty((len(bars), 0), dtype=np.float32),
+    )
+    constant = tried(FILE, "Range").target.baselines(rows)["constant"]
+    assert constant[0, 0] == pytest.approx(np.median(labels_TK[:2000]), rel=5e-3)  # of absolute errors
 
 
 @pytest.mark.parametrize(

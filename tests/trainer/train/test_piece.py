@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -265,13 +267,35 @@ def test_a_learning_rate_that_breaks_the_loss_fails_the_model(tmp_path, write_ca
     assert not list((tmp_path / "out").glob("*"))
 
 
+def test_a_score_that_is_undefined_in_an_epoch_costs_no_model(tmp_path, write_candles, train):
+    path = write_candles(tmp_path, "SIG-USD", bars=1200)
+    table = pq.read_table(path)
+    halted, last = slice(640, 845), float(table["close"][639].as_py())  # the end of training: no close moves
+    for name in ("open", "high", "low", "close"):
+        prices = table[name].to_numpy().copy()
+        prices[halted] = last
+        table = table.set_column(table.schema.get_field_index(name), name, pa.array(prices))
+    pq.write_table(table, path)
+    # Labels are known in the halt: their unit is the volatility of more bars.
+    made = train(
+        tmp_path,
+        tmp_path / "out",
+        target="return",
+        features="log_return_1,bar_range",
+        hidden=4,
+        lookback=20,
+        volatility_bars=400,
+        epochs=1,
+    )
+    (epoch,) = read_card(made.file).training["history"]
+    assert epoch["train_score"] is None and -1 <= epoch["validation_score"] <= 1
+
+
 def _texts(timestamps: np.ndarray) -> list[str]:
     return [f"{time}Z" for time in timestamps.astype("datetime64[ns]").astype("datetime64[s]")]
 
 
 def _copy_rows(source: Path, target: Path, rows: slice) -> None:
-    import pyarrow.parquet as pq
-
     table = pq.read_table(source)
     first, last, _ = rows.indices(table.num_rows)
     pq.write_table(table.slice(first, last - first), target)

@@ -63,7 +63,7 @@ class TradedTable:
         fee, slippage = (_cost(share) for share in min(costs))
         rule = "; ".join(self._rules[:1]) or "not told"
         yield f"rule: {rule}; fee {fee}, slippage {slippage}"
-        yield "buy and hold costs the same, cash makes 0; nothing is compounded or taxed"
+        yield "buy and hold: equal money at each bar, same costs; cash makes 0; nothing compounded or taxed"
         tried = counted(len(self._rows) + self._more, "model")
         worth = f", worth {self._trials:.3g} independent ones" if self._is_estimate else ""
         sure = sum(share >= SURE for _, one, share in self._rows if one.turnover)

@@ -27,7 +27,7 @@ class TradedBars:
     exposure: np.ndarray  # (T,)
     fee: float
     slippage: float
-    hold: np.ndarray  # (T,) of buying at the first bar and selling at the last, after costs
+    hold: np.ndarray  # (T,) of all the money: bought at the first bar, sold at the last, after costs
 
     @property
     def net(self) -> np.ndarray:
