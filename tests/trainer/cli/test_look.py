@@ -191,6 +191,13 @@ def test_a_production_model_is_verified_and_told_apart(mayfly, account):
     assert mayfly("models", "production", "--json")[1]["decisions"]["main/lstm_BTC-USD_1m"]["challenge"] == 1
 
 
+def test_a_diff_takes_a_model_or_a_version(mayfly, account):
+    mayfly("models", "promote", "k3v9/lstm_BTC-USD_1m")
+    words = ("lstm_BTC-USD_1m", "k3v9/lstm_BTC-USD_1m", "--version", "v1")
+    code, _, err = mayfly("models", "diff", *words)
+    assert code == 2 and "k3v9/lstm_BTC-USD_1m and --version don't go together" in err
+
+
 def test_a_model_whose_bytes_are_not_the_receipts_stays_out(mayfly, account):
     receipt = json.loads(account.get(key=f"runs/{CLOSED_RUN}/receipt.json").body)
     receipt["models"][0]["sha256"] = "0" * 64
