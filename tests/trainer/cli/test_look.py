@@ -97,6 +97,14 @@ def test_logs_come_in_order_and_tail_cuts(mayfly):
     assert mayfly("logs", CLOSED_RUN, "--tail", "-1")[0] == 2
 
 
+def test_a_line_of_a_log_ends_with_a_line_feed_alone(mayfly, account):
+    line = "a\u2028b\x85c\x0bd\n"
+    account.put(key=f"attempts/AROA1:i-1/{CLOSED_RUN}/1/0/log/000003.log", body=f"{line}{line}".encode())
+    shown = "a\\u2028b\\x85c\\x0bd\n"
+    assert mayfly("logs", CLOSED_RUN, "--tail", "3")[1] == f"trained\n{shown}{shown}"
+    assert mayfly("logs", CLOSED_RUN, "--json")[1]["lines"][-2:] == [line[:-1], line[:-1]]
+
+
 def put_events(account, *events):
     lines = b"".join(json.dumps(event).encode() + b"\n" for event in events)
     account.put(key=f"attempts/AROA1:i-1/{CLOSED_RUN}/1/0/metrics/000001.jsonl", body=lines)
