@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.launch.pay import MONTH_HOURS, Way, cheapest_by_hours
+from trainer.launch.pay import MONTH_HOURS, Way, _sentences, cheapest_by_hours
 from trainer.machines.commitments import commitments, commitments_of
 from trainer.machines.instances import catalogue
 
@@ -29,10 +29,18 @@ def test_spot_below_the_reserved_price_always_wins():
 def test_a_slow_machine_never_wins_beyond_its_own_hours():
     slow = {**HOUR, "run_seconds": 36_000.0}  # ten hours for what takes one: 73 runs a month
     own = Way(name="own", month_usd=100.0, run_usd=0.5, is_one_machine=True, **slow)
-    assert names(ON_DEMAND, own) == [(0.0, "on demand"), (pytest.approx(100 / 1.5), "own")]
+    back = (pytest.approx(73.0), "on demand")  # more than one machine can do
+    assert names(ON_DEMAND, own) == [(0.0, "on demand"), (pytest.approx(100 / 1.5), "own"), back]
     dear = Way(name="own", month_usd=120.0, run_usd=0.5, is_one_machine=True, **slow)
     assert names(ON_DEMAND, dear) == [(0.0, "on demand")]  # 80 runs would pay, 73 are possible
     assert own.monthly_usd(74) is None and own.monthly_usd(73) == pytest.approx(136.5)
+
+
+def test_a_slow_machine_that_costs_least_is_not_it_at_any_number_of_hours():
+    own = Way(name="own", run_usd=0.5, is_one_machine=True, run_seconds=36_000.0, source="a test")
+    assert names(ON_DEMAND, own) == [(0.0, "own"), (pytest.approx(73.0), "on demand")]
+    text = "Cheapest: own (one does 73 runs a month); from 73 h a month on (2.4 h a day, 73 runs) on demand."
+    assert next(_sentences((ON_DEMAND, own), 1.0)) == text
 
 
 def test_every_commitment_is_of_a_known_type_and_below_its_price():
