@@ -167,7 +167,7 @@ class _Weighing:
             ), []
         if self._places(machine) == []:
             return f"it has {machine.num_workers} of the {self.work.gpus:g} GPUs that a value takes", []
-        if not on_demand_price(machine):
+        if not on_demand_price(machine) and not machine.seller:  # a desk of the user's may cost nothing
             return "no list price known, so no deadline can be made", []
         if not machine.launchable and not place.binding:
             return "", ["retired by AWS in 2026: rehearsals only"]

@@ -235,8 +235,10 @@ def test_a_desk_has_the_price_that_its_owner_names(capsys):
     document = planned(capsys, "--desk", "rtx_4090=0.12")
     (desk,) = (line for line in document["outside"] if line["seller"] == "desk")
     assert (desk["price_usd_per_hour"], desk["seconds"]["boot"]) == (0.12, 0.0)
-    free = planned(capsys, "--desk", "rtx_4090=0")["outside"]
-    assert any(line["seller"] == "desk" and line["dollars"]["p50"] == 0 for line in free)
+    document = planned(capsys, "--desk", "rtx_4090=watts:450,kwh:0,price:1900,years:3")
+    (free,) = (line for line in document["outside"] if line["seller"] == "desk")
+    assert (free["dollars"]["p50"], free["refused"]) == (0, "")  # by the sun
+    assert "your rtx_4090" in {way["way"] for way in document["pay"]["ways"]}
     for text in ("rtx_4090", "rtx_4090=-1", "rtx_4090=nan"):
         assert "has no price" in refused(capsys, *NUMBERS[1:], "--desk", text)[1]
 
