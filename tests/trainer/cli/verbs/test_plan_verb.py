@@ -284,11 +284,14 @@ def test_a_bought_desk_needs_all_its_numbers(capsys, numbers):
     )
 
 
-def test_another_region_has_no_reserved_price(capsys, monkeypatch):
+def test_another_region_has_no_reserved_price_and_no_quote(capsys, monkeypatch):
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
-    pay = planned(capsys, "--instance", "g5.xlarge")["pay"]
-    assert not any(way["way"].startswith("reserved") for way in pay["ways"])
-    assert "reserved" in pay["missing"][0]
+    document = planned(capsys, "--instance", "g5.xlarge")
+    pay = document["pay"]
+    assert not any(way["way"].startswith(("reserved", "SageMaker")) for way in pay["ways"])
+    assert pay["missing"][0].endswith("reserved, savings plans, SageMaker")
+    assert {one["sagemaker_dollars"] for one in document["candidates"]} == {None}
+    assert not any("SageMaker" in sentence for sentence in pay["sentences"])
 
 
 def test_a_script_has_cpu_types_and_prices_and_no_times(capsys, tmp_path):
