@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date, timedelta
@@ -90,7 +91,7 @@ def no_account(job: Job, region: str) -> Account:
         region=region,
         image_line=IMAGE_LINE,
         subnets={region: ""},
-        max_lifetime_minutes=max(1, int(cap / timedelta(minutes=1))),
+        max_lifetime_minutes=math.ceil(cap / timedelta(minutes=1)),
     )
     return Account(access=Access(region=region), outputs=outputs, objects=NoBucket())
 
