@@ -328,6 +328,12 @@ def test_how_many_gpus_and_spot_or_not_are_answered(capsys):
     assert "on-demand: spot is out, its spot price is not in the list" in fastest
 
 
+def test_a_number_of_gpus_that_was_not_weighed_is_still_sold(capsys):
+    types = ("--instance", "g7e.2xlarge", "--instance", "g7e.24xlarge", "--on-demand")
+    why = "; ".join(planned(capsys, *types)["choice"]["why"])
+    assert "1 GPU: 4 GPUs would take" in why and why.count("(no type has 3 of them)") == 1  # g7e.12xlarge: 2
+
+
 def test_a_rate_that_another_chip_of_the_kind_gave_says_so(capsys):
     words = ["--instance", "p5en.48xlarge", "--instance", "g6e.xlarge"]
     tcn = {
