@@ -106,7 +106,7 @@ def advise(arguments: argparse.Namespace) -> Advice:
             *notes(arguments, unused=MARKET),
             *_month_notes(account, plan),
             *unpriced,
-            *age_notes(listed, bought, today=utc_now().date()),
+            *age_notes(listed, bought, today=utc_now().date(), asked=bool(account.outputs.stack)),
         ),
     )
 

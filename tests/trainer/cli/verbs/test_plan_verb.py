@@ -430,6 +430,7 @@ def test_old_lists_are_one_note_each(capsys, monkeypatch):
         "the prices outside AWS",
         "the reserved prices",
     ]
+    assert not notes[2].endswith(" asks AWS.")  # which does not know what others charge
 
 
 def test_a_clock_before_the_lists_is_one_note(capsys, monkeypatch):
@@ -480,6 +481,7 @@ def test_with_a_stack_offers_and_prices_are_the_accounts(applied, capsys, monkey
     assert rows["p5e.48xlarge", "on_demand"]["refused"].startswith("not offered in")
     assert [note for note in document["notes"] if "account_budget, $1.00" in note]
     unpriced = [note for note in document["notes"] if note.startswith("AWS does not tell the prices of")]
+    assert not [note for note in document["notes"] if "typical spot prices" in note]  # AWS was asked
     assert len(unpriced) == 2  # the embedded AWS sells neither reservations nor savings plans
     assert {way["way"] for way in document["pay"]["ways"]} >= {"on demand", "spot"}
     code, words = refused(capsys, *NUMBERS[1:], "--stack", "nobody")
