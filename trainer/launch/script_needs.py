@@ -124,7 +124,7 @@ def read_list(name: str, content: bytes) -> PackageList:
 
 def _text(name: str, content: bytes) -> str:
     try:
-        return content.decode().replace("\r\n", "\n")
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise UsageError(f"{name} is not UTF-8", do="Save it as UTF-8.") from error
 

@@ -237,3 +237,10 @@ def test_a_folder_that_is_no_package_is_told_apart_from_a_missing_one(tmp_path):
     with pytest.raises(UsageError) as refused:
         refuse_missing(script, files, listed_packages(script, files), resolved=(), brought=())
     assert "parts has no __init__.py" in refused.value.why and "Add to" not in refused.value.do
+
+
+def test_a_byte_order_mark_is_no_part_of_a_list():
+    mark = b"\xef\xbb\xbf"
+    assert read_list("requirements.txt", mark + b"tiny>=1").lines == ("tiny>=1",)
+    script = ScriptSettings(command="python a.py")
+    assert listed_packages(script, {"a.py": mark + BLOCK}).lines == ("tiny>=1",)
