@@ -104,11 +104,14 @@ def ways_to_pay(
     candidates: Sequence[PlanCandidate],
     desks: Sequence[PlanCandidate],
     commitments: Sequence[Commitment],
+    *,
+    disk_usd_per_hour: float = 0.0,
 ) -> WaysToPay:
     """Return every way to pay for the type of an estimated candidate.
 
     `candidates`: the plan's, of which the other market is taken; `desks`: the user's own machines;
-    `commitments`: those of its type.
+    `commitments`: those of its type; `disk_usd_per_hour`: of a root disk, which candidates' prices include
+    and commitments don't.
     """
     machine = taken.machine
     spot = next((one for one in candidates if one.pool == (machine.name, "spot") and not one.refused), None)
@@ -125,7 +128,8 @@ def ways_to_pay(
     ]
     if spot is not None:
         ways.append(_spot(spot))
-    ways += [_committed(one, seconds, machines=several) for one in commitments]
+    disks = several * disk_usd_per_hour
+    ways += [_committed(one, seconds, machines=several, disks_usd_per_hour=disks) for one in commitments]
     if (quoted := taken.sagemaker_usd) is not None and machine.sagemaker_usd_per_hour:
         ways.append(
             Way(
@@ -158,13 +162,14 @@ def _spot(spot: PlanCandidate) -> Way:
     )
 
 
-def _committed(one: Commitment, seconds: float, *, machines: int) -> Way:
+def _committed(one: Commitment, seconds: float, *, machines: int, disks_usd_per_hour: float) -> Way:
     return Way(
         name=one.title,
         month_usd=machines * MONTH_HOURS * one.usd_per_hour,
         term_months=12 * one.years,
+        usd_per_hour=disks_usd_per_hour,
         run_seconds=seconds,
-        run_usd=0.0,
+        run_usd=dollars(seconds, disks_usd_per_hour),
         source=f"{one.as_of}",
         is_one_machine=True,
     )

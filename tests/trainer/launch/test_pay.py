@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from trainer.launch.pay import MONTH_HOURS, Way, _sentences, cheapest_by_hours
+from tests.jobs import job_of
+from tests.planned import offers_of, plan_of
+from trainer.launch.pay import MONTH_HOURS, Way, _sentences, cheapest_by_hours, ways_to_pay
 from trainer.machines.commitments import commitments, commitments_of
 from trainer.machines.instances import catalogue
+from trainer.machines.planner import workload
 
 HOUR = {"run_seconds": 3600.0, "source": "a test"}
 ON_DEMAND = Way(name="on demand", usd_per_hour=2.0, run_usd=2.0, **HOUR)
@@ -41,6 +46,17 @@ def test_a_slow_machine_that_costs_least_is_not_it_at_any_number_of_hours():
     assert names(ON_DEMAND, own) == [(0.0, "own"), (pytest.approx(73.0), "on demand")]
     text = "Cheapest: own (one does 73 runs a month); from 73 h a month on (2.4 h a day, 73 runs) on demand."
     assert next(_sentences((ON_DEMAND, own), 1.0)) == text
+
+
+def test_a_reserved_machine_pays_for_its_root_disk_while_it_runs():
+    job = job_of(instance=("g5.xlarge",), max_duration="10h")
+    taken = plan_of(job, workload(job, {"BTC-USD": 500_000}), offers_of("g5.xlarge")).first
+    taken = replace(taken, machine=replace(taken.machine, price_usd_per_hour=1.006 + 0.04))
+    pay = ways_to_pay(taken, (taken,), (), commitments_of("g5.xlarge"), disk_usd_per_hour=0.04)
+    reserved = pay.ways[1]
+    assert reserved.always_usd == pytest.approx(730 * (0.63378 + 0.04))
+    assert reserved.run_usd == pytest.approx(pay.run_hours * 0.04)
+    assert "from 460 h a month on" in pay.sentences[0]  # as without a disk: both ways pay for it
 
 
 def test_every_commitment_is_of_a_known_type_and_below_its_price():
