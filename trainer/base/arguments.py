@@ -1,5 +1,5 @@
 """The parser of every command: a mistake is one UsageError that names the nearest word and the command's own
-help; --out.
+help; files and folders to write.
 
 argparse and nothing else: `--help` must answer at once.
 """
@@ -10,7 +10,7 @@ import argparse
 
 TYPE_CHECKING = False  # typing's own constant, without its import
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
     from typing import Any, NoReturn
 
@@ -78,3 +78,13 @@ def check_folder(out: Path) -> None:
                 why, do = f"{place} is a file", "Name a folder, or one to be made."
                 raise UsageError(f"--out {out} is not a folder", why=why, do=do)
             return
+
+
+def refuse_replacing(flag: str, out: Path, inputs: Iterable[Path]) -> None:
+    """Raise UsageError if the file that a flag names is one of those that the command reads."""
+    from trainer.base.errors import UsageError  # late, as above
+
+    for read in inputs:
+        if out.exists() and read.exists() and out.samefile(read):
+            do = "Name another file."
+            raise UsageError(f"{flag} {out} would replace {read}", why="the command reads it", do=do)

@@ -5,6 +5,7 @@ No other module escapes.
 
 from __future__ import annotations
 
+import io
 import unicodedata
 from collections.abc import Sequence
 
@@ -22,6 +23,13 @@ def printable(text: str) -> str:
 def counted(number: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun: `1 model`, `2,000 models`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a text with their ends. Only a line feed ends one: `str.splitlines` also splits at
+    separators that are printed escaped, within a line.
+    """
+    return io.StringIO(text).readlines()
 
 
 def some_of(names: Sequence[str], most: int) -> str:

@@ -18,6 +18,8 @@ from trainer.cli.output import warn
 from trainer.job.job import Job
 from trainer.runs.store import find_run
 
+LOCAL_FOLDERS = ("candles", "models", "raw", "runs")  # of a folder that commands read, one at least
+
 
 @contextmanager
 def connected(
@@ -28,7 +30,7 @@ def connected(
     one that MAYFLY_LOCAL names.
     """
     if local is not None:
-        yield _folder_access(local, rehearse=rehearse)
+        yield _folder_access(local, rehearse=rehearse, reads=not program)
         return
     if not rehearse:
         yield own_access()
@@ -90,7 +92,10 @@ def folder_of_run(run_id: str) -> Path:
     return root / "models" / run_id if root else Path(run_id)
 
 
-def _folder_access(local: str, *, rehearse: bool) -> Access:
+def _folder_access(local: str, *, rehearse: bool, reads: bool) -> Access:
+    """Return access to a folder. `reads`: it needs one with something of Mayfly's in it, so that a mistyped
+    name is no empty bucket.
+    """
     if rehearse:
         why, do = "a folder needs no AWS", "Leave one out."
         raise UsageError("--local and --rehearse don't go together", why=why, do=do)
@@ -99,4 +104,7 @@ def _folder_access(local: str, *, rehearse: bool) -> Access:
         do = "mayfly agent --here --local FOLDER makes one."
         why = "it is a file" if folder.exists() else "it does not exist"
         raise UsageError(f"{folder} is not a folder", why=why, do=do)
+    if reads and not any((folder / name).is_dir() for name in LOCAL_FOLDERS):
+        why = f"it has none of {', '.join(f'{name}/' for name in LOCAL_FOLDERS)}"
+        raise UsageError(f"{folder} holds nothing of Mayfly's", why=why, do="Name another folder.")
     return Access(folder=folder.resolve(), place=HERE)

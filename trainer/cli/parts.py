@@ -11,6 +11,7 @@ from typing import Any
 
 from trainer.aws.objects import Objects, given
 from trainer.base.errors import PermissionDenied
+from trainer.base.text import lines_of
 from trainer.control.cloud import Cloud
 from trainer.control.observe import bootstrap_log
 from trainer.runs.keys import NodeKeys
@@ -93,7 +94,7 @@ class LogReader:
 
 
 def _labelled(text: str, label: str) -> str:
-    return "".join(f"{label}{line}" for line in text.splitlines(keepends=True)) if label else text
+    return "".join(f"{label}{line}" for line in lines_of(text)) if label else text
 
 
 @dataclass(kw_only=True)

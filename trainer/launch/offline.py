@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date, timedelta
@@ -31,6 +32,7 @@ from trainer.machines.planner import LONGEST_DEADLINE
 # The line of images that a new stack has (Pulumi.yaml); a test compares them.
 IMAGE_LINE = "oss-nvidia-driver-gpu-pytorch-2.13-ubuntu-26.04"
 ASKED = "mayfly plan --stack NAME asks AWS."
+OUTSIDE = "prices outside AWS"
 STALE_DAYS = 180  # from which on the age of a list is a note
 
 
@@ -90,7 +92,7 @@ def no_account(job: Job, region: str) -> Account:
         region=region,
         image_line=IMAGE_LINE,
         subnets={region: ""},
-        max_lifetime_minutes=max(1, int(cap / timedelta(minutes=1))),
+        max_lifetime_minutes=math.ceil(cap / timedelta(minutes=1)),
     )
     return Account(access=Access(region=region), outputs=outputs, objects=NoBucket())
 
@@ -141,13 +143,19 @@ def priced_outside(machines: Sequence[InstanceType]) -> Offers:
 
 
 def age_notes(
-    machines: Sequence[InstanceType], commitments: Sequence[Commitment] = (), *, today: date
+    machines: Sequence[InstanceType],
+    commitments: Sequence[Commitment] = (),
+    *,
+    today: date,
+    asked: bool = False,
 ) -> list[str]:
-    """Return notes on lists that are old, and on a clock that is before one of them."""
+    """Return notes on lists that are old, and on a clock that is before one of them. `asked`: spot prices
+    are the account's.
+    """
     lists = {
         "list prices": {one.price_date for one in machines if one.price_date and not one.seller},
-        "typical spot prices": {one.spot.as_of for one in machines if one.spot},
-        "prices outside AWS": {one.price_date for one in machines if one.price_date and one.seller},
+        "typical spot prices": {one.spot.as_of for one in machines if one.spot and not asked},
+        OUTSIDE: {one.price_date for one in machines if one.price_date and one.seller},
         "reserved prices": {one.as_of for one in commitments},
     }
     notes, newest = [], max((day for days in lists.values() for day in days), default="")
@@ -160,5 +168,6 @@ def age_notes(
         oldest = min(days, default="")
         age = (today - date.fromisoformat(oldest)).days if oldest else 0
         if age > STALE_DAYS:
-            notes.append(f"the {what} are of {oldest}, {age} days old. {ASKED}")
+            do = "" if asked or what == OUTSIDE else f" {ASKED}"
+            notes.append(f"the {what} are of {oldest}, {age} days old.{do}")
     return notes

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations, pairwise
 from typing import Any
 
 from trainer.base.text import counted
@@ -49,6 +50,10 @@ class Way:
     def always_usd(self) -> float:
         """Return the dollars of a month in which the machine is always on."""
         return self.month_usd + MONTH_HOURS * self.usd_per_hour
+
+    def most_of(self, run_hours: float) -> float:
+        """Return the share of the runs of a machine that is always on, each so many hours, that it can do."""
+        return min(1.0, run_hours / self.run_hours) if self.is_one_machine else 1.0
 
     def monthly_usd(self, runs: float) -> float | None:
         """Return the dollars of a month with so many runs; None: one machine has not as many hours."""
@@ -99,11 +104,14 @@ def ways_to_pay(
     candidates: Sequence[PlanCandidate],
     desks: Sequence[PlanCandidate],
     commitments: Sequence[Commitment],
+    *,
+    disk_usd_per_hour: float = 0.0,
 ) -> WaysToPay:
     """Return every way to pay for the type of an estimated candidate.
 
     `candidates`: the plan's, of which the other market is taken; `desks`: the user's own machines;
-    `commitments`: those of its type.
+    `commitments`: those of its type; `disk_usd_per_hour`: of a root disk, which candidates' prices include
+    and commitments don't.
     """
     machine = taken.machine
     spot = next((one for one in candidates if one.pool == (machine.name, "spot") and not one.refused), None)
@@ -120,7 +128,8 @@ def ways_to_pay(
     ]
     if spot is not None:
         ways.append(_spot(spot))
-    ways += [_committed(one, seconds, machines=several) for one in commitments]
+    disks = several * disk_usd_per_hour
+    ways += [_committed(one, seconds, machines=several, disks_usd_per_hour=disks) for one in commitments]
     if (quoted := taken.sagemaker_usd) is not None and machine.sagemaker_usd_per_hour:
         ways.append(
             Way(
@@ -153,13 +162,14 @@ def _spot(spot: PlanCandidate) -> Way:
     )
 
 
-def _committed(one: Commitment, seconds: float, *, machines: int) -> Way:
+def _committed(one: Commitment, seconds: float, *, machines: int, disks_usd_per_hour: float) -> Way:
     return Way(
         name=one.title,
         month_usd=machines * MONTH_HOURS * one.usd_per_hour,
         term_months=12 * one.years,
+        usd_per_hour=disks_usd_per_hour,
         run_seconds=seconds,
-        run_usd=0.0,
+        run_usd=dollars(seconds, disks_usd_per_hour),
         source=f"{one.as_of}",
         is_one_machine=True,
     )
@@ -203,7 +213,7 @@ def from_where(ways: Sequence[Way], run_hours: float, title: str) -> str:
 
 def _most_of(way: Way, run_hours: float) -> str:
     """Return how much one machine can do that is slower than the type, as text."""
-    if not way.is_one_machine or way.run_hours <= run_hours:
+    if way.most_of(run_hours) == 1:
         return ""
     return f" (one does {MONTH_HOURS / way.run_hours:,.0f} runs a month)"
 
@@ -215,20 +225,25 @@ def cheapest_by_hours(ways: Sequence[Way], run_hours: float) -> list[tuple[float
     long it takes, and no way is chosen beyond what one machine can do. Ways that are never cheapest are
     missing.
     """
-    now = min(ways, key=lambda way: (way.month_usd, way.run_usd))
-    steps, hours = [(0.0, now)], 0.0
-    while True:
-        crossings = []
-        for way in ways:
-            saved = (now.run_usd - way.run_usd) / run_hours
-            at = (way.month_usd - now.month_usd) / saved if saved > 0 else MONTH_HOURS + 1
-            most = MONTH_HOURS * min(1.0, run_hours / way.run_hours) if way.is_one_machine else MONTH_HOURS
-            if hours <= at <= most:
-                crossings.append((at, way.run_usd, way))
-        if not crossings:
-            return steps
-        hours, _, now = min(crossings, key=lambda entry: entry[:2])
-        steps.append((hours, now))
+
+    def usd(way: Way, hours: float) -> float:
+        return way.month_usd + hours / run_hours * way.run_usd
+
+    most = [MONTH_HOURS * way.most_of(run_hours) for way in ways]
+    crossings = (
+        (other.month_usd - one.month_usd) * run_hours / (one.run_usd - other.run_usd)
+        for one, other in combinations(ways, 2)
+        if one.run_usd != other.run_usd
+    )
+    edges = {0.0, MONTH_HOURS, *most, *(hours for hours in crossings if 0 < hours < MONTH_HOURS)}
+    steps: list[tuple[float, Way]] = []
+    for begin, end in pairwise(sorted(edges)):
+        middle = (begin + end) / 2
+        able = [way for way, hours in zip(ways, most, strict=True) if middle <= hours]
+        now = min(able, key=lambda way: usd(way, middle))
+        if not steps or now is not steps[-1][1]:
+            steps.append((begin, now))
+    return steps
 
 
 def _missing(

@@ -55,6 +55,7 @@ def list_prices(access: Access, machines: Sequence[InstanceType], *, region: str
     if why:
         is_known = region == TABLE_REGION
         return table_prices(machines) if is_known else assumed_prices(machines, region=region, why=why)
+    machines = [_quoted_in(machine, region) for machine in machines]
     priced = [
         machine
         if price is None and region == TABLE_REGION
@@ -115,7 +116,7 @@ def assumed_prices(machines: Sequence[InstanceType], *, region: str, why: str) -
     """Return the types with assumed prices, for a region whose prices are unknown."""
     raised = [
         replace(
-            machine,
+            _quoted_in(machine, region),
             price_usd_per_hour=machine.price_usd_per_hour
             and machine.price_usd_per_hour * UNKNOWN_REGION_FACTOR,
         )
@@ -126,6 +127,11 @@ def assumed_prices(machines: Sequence[InstanceType], *, region: str, why: str) -
         f" ({why})"
     )
     return PricedTypes(machines=tuple(raised), basis=basis)
+
+
+def _quoted_in(machine: InstanceType, region: str) -> InstanceType:
+    """Return a type, outside of TABLE_REGION without SageMaker's price: it is quoted there alone."""
+    return machine if region == TABLE_REGION else replace(machine, sagemaker_usd_per_hour=None)
 
 
 def _price(client: Any, instance_type: str, *, region: str) -> float | None:

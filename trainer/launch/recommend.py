@@ -10,6 +10,7 @@ from typing import Any
 from trainer.base.errors import BudgetError
 from trainer.base.text import counted
 from trainer.launch.candidates import PlanCandidate, hours
+from trainer.machines.instances import catalogue
 
 # What each objective makes small.
 OBJECTIVES: dict[str, Callable[[PlanCandidate], float]] = {
@@ -90,7 +91,7 @@ def _why(
     return [
         f"of {counted(len(usable), 'candidate')} {WORDS[objective]}",
         *_on_a_gpu(taken, usable, objective),
-        *_on_gpus(taken, usable, candidates),
+        *_on_gpus(taken, usable),
         *_on_spot(taken, usable, candidates),
     ]
 
@@ -106,9 +107,7 @@ def _on_a_gpu(taken: PlanCandidate, usable: Sequence[PlanCandidate], objective: 
     return [f"a GPU is not worth it: with one, {named(best)} would take {_difference(best, taken)}"]
 
 
-def _on_gpus(
-    taken: PlanCandidate, usable: Sequence[PlanCandidate], candidates: Sequence[PlanCandidate]
-) -> list[str]:
+def _on_gpus(taken: PlanCandidate, usable: Sequence[PlanCandidate]) -> list[str]:
     """Return how many GPUs: beside the nearest other number of them on the same market, and which of two and
     three no type has.
     """
@@ -121,7 +120,8 @@ def _on_gpus(
     if not alike:
         return []
     other = min(alike, key=lambda one: abs(one.machine.gpus - taken.machine.gpus))
-    sold = {one.machine.gpus for one in candidates if one.machine.gpu_model == taken.machine.gpu_model}
+    of_chip = (one for one in catalogue().values() if one.gpu_model == taken.machine.gpu_model)
+    sold = {one.gpus for one in of_chip if one.launchable}  # weighed here or not
     none = " or ".join(str(count) for count in (2, 3) if count not in sold)
     no_type = f" (no type has {none} of them)" if none else ""
     return [f"{_gpus(taken)}: {_gpus(other)} would take {_difference(other, taken)}{no_type}"]

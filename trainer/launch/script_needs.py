@@ -124,7 +124,7 @@ def read_list(name: str, content: bytes) -> PackageList:
 
 def _text(name: str, content: bytes) -> str:
     try:
-        return content.decode().replace("\r\n", "\n")
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise UsageError(f"{name} is not UTF-8", do="Save it as UTF-8.") from error
 
@@ -179,6 +179,8 @@ def refuse_missing(
         for item in missing:
             modules.setdefault(item.file, []).append(item.top)
         what = " and ".join(f"{file} imports {', '.join(tops)}" for file, tops in modules.items())
+        for item in (item for item, line in missing.items() if not line):
+            _refuse_plain_folder(what, Path(script.root or "."), item)
         lines = [line or item.top for item, line in missing.items()]
         place = str(Path(script.root or ".") / listed.name)
         if listed.is_toml:
@@ -186,6 +188,14 @@ def refuse_missing(
         why = f"{listed.name} lists no such package" if listed.content else "no file lists its packages"
         other = "" if all(missing.values()) else " (or its package, if that has another name)"
         raise UsageError(what, why=why, do=f"Add to {place}: {', '.join(lines)}{other}.")
+
+
+def _refuse_plain_folder(what: str, root: Path, item: Import) -> None:
+    """Raise UsageError if an import is that of a folder of the script's, which was not sent as no package."""
+    for place in (root / PurePosixPath(item.file).parent / item.top, root / item.top):
+        if place.is_dir() and next(place.glob("*.py"), None):
+            why = f"{place} has no __init__.py, so that it is not sent"
+            raise UsageError(what, why=why, do="Put an empty one there, or list all files in script.files.")
 
 
 def missing_imports(

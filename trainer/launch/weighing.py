@@ -117,9 +117,10 @@ class _Weighing:
         time = timed(work, machine, place=ACCOUNT, rate=rate, sharded=sharded)
         at_desk = timed(work, machine, place=self.place, rate=here).following(runs) if here else None
         time = time if here else time.following(runs)
-        price, is_typical = _price(machine, market, offers)
+        spot = _spot_price(machine, offers) if market == "spot" else None
+        price, is_typical = spot or (on_demand_price(machine), False)
         refused, notes = self._verdict(machine, together)
-        if market == "spot" and price == on_demand_price(machine):
+        if market == "spot" and spot is None:
             notes.append("no spot price known: the list price")
             refused = refused or (NO_SPOT_PRICE if offers.where else "")
         notes += [together.note] if together and not together.refused else []
@@ -167,7 +168,7 @@ class _Weighing:
             ), []
         if self._places(machine) == []:
             return f"it has {machine.num_workers} of the {self.work.gpus:g} GPUs that a value takes", []
-        if not on_demand_price(machine):
+        if not on_demand_price(machine) and not machine.seller:  # a desk of the user's may cost nothing
             return "no list price known, so no deadline can be made", []
         if not machine.launchable and not place.binding:
             return "", ["retired by AWS in 2026: rehearsals only"]
@@ -234,20 +235,17 @@ def machines_at_risk(work: Workload) -> int:
     return work.nodes if work.together else 1
 
 
-def _price(machine: InstanceType, market: str, offers: Offers) -> tuple[float, bool]:
-    """Return the dollars an hour of a type on a market, and whether it is the typical price of its spot
-    market, for want of the account's. Without either it is the price on demand.
+def _spot_price(machine: InstanceType, offers: Offers) -> tuple[float, bool] | None:
+    """Return the dollars an hour of a type on spot, and whether they are typical of its market, for want of
+    the account's; None if neither is known.
     """
-    on_demand = on_demand_price(machine)
-    if market != "spot":
-        return on_demand, False
     pools = ((machine.name, zone) for zone in offers.zones.get(machine.name, ()))
     known = [offers.spot_usd_per_hour[pool] for pool in pools if pool in offers.spot_usd_per_hour]
     if known:
         return min(known), False
     if machine.spot is None or not offers.typical_spot:
-        return on_demand, False
-    return on_demand * (1 - machine.spot.saving), True
+        return None
+    return on_demand_price(machine) * (1 - machine.spot.saving), True
 
 
 def restart_seconds(machine: InstanceType, checkpoints: CheckpointCost | None) -> float:

@@ -133,7 +133,9 @@ def note_shown(objects: Objects, receipt: Mapping[str, Any]) -> None:
 
 
 def read_index(objects: Objects) -> RunIndex:
-    """Return the index. Rebuild one that is missing or damaged, which costs a call for each 1,000 objects."""
+    """Return the index. Rebuild one that is missing or damaged, which costs a call for each 1,000 objects.
+    One without runs is not stored.
+    """
     index = _sound(objects.get(key=INDEX_KEY))
     if index is not None:
         return index
@@ -152,7 +154,8 @@ def _change(objects: Objects, change: Callable[[RunIndex], RunIndex]) -> RunInde
         stored = objects.get(key=INDEX_KEY)
         before = _sound(stored)
         after = change(_listed(objects) if before is None else before)
-        if after == before:
+        # Before the first run nothing is written: a reader may look into a folder that is none of ours.
+        if after == (RunIndex() if stored is None else before):
             return after
         try:
             put_over(objects, INDEX_KEY, _to_json(after), stored)

@@ -48,7 +48,7 @@ def timeline(record: RunRecord, reports: Reports) -> list[RunEvent]:
         *_begun(record),
         *(event for attempt in record.attempts for event in _continues(record, attempt, reports)),
         *(event for attempt in record.attempts for event in _of_attempt(record, attempt)),
-        *(event for seen in record.instances for event in _of_instance(seen)),
+        *(event for seen in record.instances for event in _of_instance(record, seen)),
         *(event for number, seen in reports.items() for event in _reported(number, seen)),
         *(event for number, seen in reports.items() for event in _lost_nodes(record.as_of(number), seen)),
         *_ended(record),
@@ -127,16 +127,31 @@ def _of_launch(record: RunRecord, attempt: int, launch: Launch) -> Iterator[RunE
         yield event(launch.kill_armed_at, DRIVER, "armed the second schedule", deadline)
 
 
-def _of_instance(seen: InstanceSeen) -> Iterator[RunEvent]:
+def _of_instance(record: RunRecord, seen: InstanceSeen) -> Iterator[RunEvent]:
     def event(at: datetime, what: str, why: str = "") -> RunEvent:
         return RunEvent(at=at, attempt=seen.attempt, by=AWS, what=f"{seen.instance_id} {what}", why=why)
 
     market = seen.market.replace("_", "-")
-    yield event(seen.launched_at, "launched", f"{seen.instance_type} {market} in {seen.availability_zone}")
+    launched_at = _launched_at(record, seen)
+    yield event(launched_at, "launched", f"{seen.instance_type} {market} in {seen.availability_zone}")
     if seen.running_seen_at:
         yield event(seen.running_seen_at, "seen running")
     if seen.terminated_at:
         yield event(seen.terminated_at, f"ended, {seen.proof or 'not proven yet'}", seen.reason)
+
+
+def _launched_at(record: RunRecord, seen: InstanceSeen) -> datetime:
+    """Return when an instance was launched. EC2 tells whole seconds: within the second of its CreateFleet
+    call, that call's instant.
+    """
+    calls = (
+        launch.called_at
+        for attempt in record.attempts
+        for launch in attempt.launches
+        if launch.called_at and seen.instance_id in launch.instance_ids
+    )
+    called_at = next(calls, seen.launched_at)
+    return called_at if called_at.replace(microsecond=0) == seen.launched_at else seen.launched_at
 
 
 def _reported(attempt: int, seen: Observation) -> Iterator[RunEvent]:

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from trainer.base.errors import UsageError
 from trainer.cli.connect import folder_of_run, local_candles
+from trainer.cli.main import main
 from trainer.job.reading import job_from
 
 
@@ -20,3 +22,19 @@ def test_the_local_folder_has_candles_by_set_and_models_by_run(
     assert local_candles(job, tmp_path / "another") is None
     assert local_candles(job_from({"data": {"set": "other"}})) is None
     assert local_candles(job_from({"data": {"path": "mine"}})) is None
+
+
+@pytest.mark.parametrize("verb", ["status", "receipts", "models list", "data ls", "logs last"])
+def test_a_folder_of_others_is_refused_and_stays_as_it_is(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "thesis.tex").touch()
+    assert main([*verb.split(), "--local", str(tmp_path)]) == UsageError.exit_code
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path} holds nothing of Mayfly's")
+    assert [path.name for path in tmp_path.rglob("*")] == ["thesis.tex"]
+
+
+def test_a_command_that_reads_leaves_nothing_in_a_folder_without_runs(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    assert main(["status", "--local", str(tmp_path)]) == 0
+    assert [path.name for path in tmp_path.rglob("*")] == ["models"]

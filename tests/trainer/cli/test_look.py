@@ -106,6 +106,14 @@ def test_logs_come_in_order_and_tail_cuts(mayfly):
     assert mayfly("logs", CLOSED_RUN, "--tail", "-1")[0] == 2
 
 
+def test_a_line_of_a_log_ends_with_a_line_feed_alone(mayfly, account):
+    line = "a\u2028b\x85c\x0bd\n"
+    account.put(key=f"attempts/AROA1:i-1/{CLOSED_RUN}/1/0/log/000003.log", body=f"{line}{line}".encode())
+    shown = "a\\u2028b\\x85c\\x0bd\n"
+    assert mayfly("logs", CLOSED_RUN, "--tail", "3")[1] == f"trained\n{shown}{shown}"
+    assert mayfly("logs", CLOSED_RUN, "--json")[1]["lines"][-2:] == [line[:-1], line[:-1]]
+
+
 def put_events(account, *events):
     lines = b"".join(json.dumps(event).encode() + b"\n" for event in events)
     account.put(key=f"attempts/AROA1:i-1/{CLOSED_RUN}/1/0/metrics/000001.jsonl", body=lines)
@@ -198,6 +206,13 @@ def test_a_production_model_is_verified_and_told_apart(mayfly, account):
     shown = mayfly("models", "production")[1]
     assert "main/lstm_BTC-USD_1m: promoted on 2026-11-22 03:00 UTC" in shown and "log loss gains" in shown
     assert mayfly("models", "production", "--json")[1]["decisions"]["main/lstm_BTC-USD_1m"]["challenge"] == 1
+
+
+def test_a_diff_takes_a_model_or_a_version(mayfly, account):
+    mayfly("models", "promote", "k3v9/lstm_BTC-USD_1m")
+    words = ("lstm_BTC-USD_1m", "k3v9/lstm_BTC-USD_1m", "--version", "v1")
+    code, _, err = mayfly("models", "diff", *words)
+    assert code == 2 and "k3v9/lstm_BTC-USD_1m and --version don't go together" in err
 
 
 def test_a_model_whose_bytes_are_not_the_receipts_stays_out(mayfly, account):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from trainer.launch.pay import MONTH_HOURS, Way, cheapest_by_hours, from_where
+from tests.jobs import job_of
+from tests.planned import offers_of, plan_of
+from trainer.launch.pay import MONTH_HOURS, Way, _sentences, cheapest_by_hours, from_where, ways_to_pay
 from trainer.machines.commitments import commitments, commitments_of
 from trainer.machines.instances import catalogue
+from trainer.machines.planner import workload
 
 HOUR = {"run_seconds": 3600.0, "source": "a test"}
 ON_DEMAND = Way(name="on demand", usd_per_hour=2.0, run_usd=2.0, **HOUR)
@@ -29,18 +34,31 @@ def test_spot_below_the_reserved_price_always_wins():
 def test_a_slow_machine_never_wins_beyond_its_own_hours():
     slow = {**HOUR, "run_seconds": 36_000.0}  # ten hours for what takes one: 73 runs a month
     own = Way(name="own", month_usd=100.0, run_usd=0.5, is_one_machine=True, **slow)
-    assert names(ON_DEMAND, own) == [(0.0, "on demand"), (pytest.approx(100 / 1.5), "own")]
+    back = (pytest.approx(73.0), "on demand")  # more than one machine can do
+    assert names(ON_DEMAND, own) == [(0.0, "on demand"), (pytest.approx(100 / 1.5), "own"), back]
     dear = Way(name="own", month_usd=120.0, run_usd=0.5, is_one_machine=True, **slow)
     assert names(ON_DEMAND, dear) == [(0.0, "on demand")]  # 80 runs would pay, 73 are possible
     assert own.monthly_usd(74) is None and own.monthly_usd(73) == pytest.approx(136.5)
 
 
-def test_a_slow_machine_that_is_always_cheapest_is_told_with_its_limit():
-    fast, slow = ({**HOUR, "run_seconds": seconds} for seconds in (3600.0, 36_000.0))
-    own = Way(name="own", run_usd=0.5, is_one_machine=True, **slow)
-    assert from_where([ON_DEMAND, own], 1.0, "Cheapest") == "Cheapest: own (one does 73 runs a month)."
-    own = Way(name="own", run_usd=0.5, is_one_machine=True, **fast)
-    assert from_where([ON_DEMAND, own], 1.0, "Cheapest") == ("Cheapest: own, at any number of hours a month.")
+def test_a_slow_machine_that_costs_least_is_not_it_at_any_number_of_hours():
+    own = Way(name="own", run_usd=0.5, is_one_machine=True, run_seconds=36_000.0, source="a test")
+    assert names(ON_DEMAND, own) == [(0.0, "own"), (pytest.approx(73.0), "on demand")]
+    text = "Cheapest: own (one does 73 runs a month); from 73 h a month on (2.4 h a day, 73 runs) on demand."
+    assert next(_sentences((ON_DEMAND, own), 1.0)) == text
+    own = Way(name="own", run_usd=0.5, is_one_machine=True, **HOUR)
+    assert from_where([ON_DEMAND, own], 1.0, "Cheapest") == "Cheapest: own, at any number of hours a month."
+
+
+def test_a_reserved_machine_pays_for_its_root_disk_while_it_runs():
+    job = job_of(instance=("g5.xlarge",), max_duration="10h")
+    taken = plan_of(job, workload(job, {"BTC-USD": 500_000}), offers_of("g5.xlarge")).first
+    taken = replace(taken, machine=replace(taken.machine, price_usd_per_hour=1.006 + 0.04))
+    pay = ways_to_pay(taken, (taken,), (), commitments_of("g5.xlarge"), disk_usd_per_hour=0.04)
+    reserved = pay.ways[1]
+    assert reserved.always_usd == pytest.approx(730 * (0.63378 + 0.04))
+    assert reserved.run_usd == pytest.approx(pay.run_hours * 0.04)
+    assert "from 460 h a month on" in pay.sentences[0]  # as without a disk: both ways pay for it
 
 
 def test_every_commitment_is_of_a_known_type_and_below_its_price():

@@ -143,6 +143,12 @@ def test_spot_is_priced_by_zone_and_stopped_by_on_demand_price():
     assert made.hard_stop == TimeLimit(duration=timedelta(hours=1), cause="budget")
 
 
+def test_a_spot_price_as_high_as_on_demand_is_known():
+    job = job_of(instance=("g6.xlarge",), market="spot", max_duration="10h")
+    assert plan(job, spot={("g6.xlarge", "us-east-1a"): 0.8048}).first.note == ""
+    assert plan(job).first.note == "no spot price known: the list price"
+
+
 def long_job(limit: str, **machine: object) -> Job:
     """A job of 2.7 hours on a g6.xlarge."""
     job = job_of(instance=("g6.xlarge",), market="spot", max_duration=limit, **machine)

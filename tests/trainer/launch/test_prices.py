@@ -97,6 +97,7 @@ def test_another_regions_prices_are_asked(price_list: Stubber) -> None:
     found = list_prices(Access(region="eu-central-1"), MACHINES, region="eu-central-1", today=TODAY)
     assert [machine.price_usd_per_hour for machine in found.machines] == [1.0063, None]
     assert found.basis == "list prices of eu-central-1, 2026-11-22"
+    assert [machine.sagemaker_usd_per_hour for machine in found.machines] == [None, None]  # quoted elsewhere
 
 
 def test_a_root_disk_is_in_every_price() -> None:

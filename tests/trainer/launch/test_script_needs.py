@@ -225,3 +225,22 @@ def test_a_missing_import_is_refused_with_the_line_to_add(desk, text, listed, li
     assert line in str(refused.value)
     resolved = ["fancy_pack==2.0", "nowhere==1", "of-a-folder==1", "tiny==1.2"]
     refuse_missing(script, files, listed, resolved=resolved, brought=())
+
+
+def test_a_folder_that_is_no_package_is_told_apart_from_a_missing_one(tmp_path):
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "model.py").touch()
+    script, files = (
+        ScriptSettings(command="python a.py", root=str(tmp_path)),
+        {"a.py": b"from parts.model import Net"},
+    )
+    with pytest.raises(UsageError) as refused:
+        refuse_missing(script, files, listed_packages(script, files), resolved=(), brought=())
+    assert "parts has no __init__.py" in refused.value.why and "Add to" not in refused.value.do
+
+
+def test_a_byte_order_mark_is_no_part_of_a_list():
+    mark = b"\xef\xbb\xbf"
+    assert read_list("requirements.txt", mark + b"tiny>=1").lines == ("tiny>=1",)
+    script = ScriptSettings(command="python a.py")
+    assert listed_packages(script, {"a.py": mark + BLOCK}).lines == ("tiny>=1",)

@@ -172,10 +172,8 @@ def test_without_data_a_launch_trains_on_its_set(access, bucket, tmp_path, make_
         "raw/main/AAA_1m.parquet",
         "raw/main/BBB_1m.parquet",
     ]
-    assert (
-        found.notes[0]
-        == "no --data, so this trains on data set main, 2 files: AAA_1m.parquet, BBB_1m.parquet"
-    )
+    # Not "no --data": publish and preview of a retrain have no such flag.
+    assert found.notes[0] == "trains on data set main, 2 files: AAA_1m.parquet, BBB_1m.parquet"
     demo = find_candles(job_of(set="demo"), None, objects, place=REHEARSAL)
     assert demo.candles and [item.key for item in demo.candles.inputs] == ["raw/demo/AAA_1m.parquet"]
 

@@ -43,6 +43,13 @@ def test_a_run_is_in_the_index_until_it_is_taken_out(objects, make_record):
     assert read_index(objects) == RunIndex(ended=(OLD,), untold={OLD: None})
 
 
+def test_reading_before_the_first_run_writes_no_index(objects, make_record):
+    assert read_index(objects) == RunIndex()
+    assert objects.head(key=INDEX_KEY) is None
+    begin_run(objects, make_record(run_id=OLD))
+    assert list(read_index(objects).open) == [OLD]
+
+
 def test_a_message_is_one_callers_until_its_claim_is_old(objects, make_record):
     for run_id in (OLD, NEW):
         begin_run(objects, make_record(run_id=run_id))

@@ -134,3 +134,14 @@ def test_a_failed_report_says_why():
         "event": "reported failed",
         "reason": "failed: BTC-USD",
     }
+
+
+def test_a_launch_time_in_whole_seconds_follows_its_call():
+    called = created(called_at=at(30.6), intended_at=at(30.2), calls=1)
+    attempt = Attempt(number=1, launches=(called,), created_at=at(31))
+    events = timeline(make_record(attempts=(attempt,), instances=(seen(launched_at=at(30)),)), {})
+    told = [event.what for event in events]
+    assert told[-3:-1] == ["called CreateFleet for g5.12xlarge on-demand in us-east-1a", "created i-1"]
+    assert told[-1] == "i-1 launched"
+    early = timeline(make_record(attempts=(attempt,), instances=(seen(launched_at=at(29)),)), {})
+    assert "i-1 launched" in [event.what for event in early if event.at == at(29)]

@@ -93,17 +93,6 @@ def test_every_model_takes_it_and_predicts_without_its_file(tmp_path, model, nam
     assert all(np.isfinite(value) for one in said for value in one.values.values())
 
 
-@pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])
-def test_the_constant_beside_it_is_the_best_there_is(size: float):
-    job = tried(FILE, "Range", lookback=10, batch=64)
-    data = prepare(synthetic_candles("AAA", bars=2000, timeframe="1m", seed=1), job)
-    data = replace(data, labels_TK=np.float32(size) * data.labels_TK)  # in another unit, such as dollars
-    (constant,) = np.unique(data.target.baselines(data.scored("test"))["constant"])
-    assert constant == pytest.approx(np.median(data.labels("train")), rel=0.02), (
-        "an absolute error's is the median"
-    )
-
-
 def refusal(folder: Path, *lines: str) -> str:
     (folder / "t.py").write_text(
         "import numpy as np\nclass T:\n" + "".join(f"    {line}\n" for line in lines)

@@ -114,7 +114,7 @@ def _listed(data_set: str, candles: ChosenCandles) -> str:
     """Return a line with the files of a data set that will be trained on."""
     names = [item.key.rpartition("/")[2] for item in candles.inputs]
     shown = some_of(names, MOST_NAMED)
-    return f"no --data, so this trains on data set {data_set}, {counted(len(names), 'file')}: {shown}"
+    return f"trains on data set {data_set}, {counted(len(names), 'file')}: {shown}"
 
 
 def _left_out(candles: ChosenCandles) -> list[str]:

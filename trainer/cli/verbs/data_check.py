@@ -11,16 +11,18 @@ refuses, too.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainer.base.arguments import refuse_replacing
 from trainer.base.errors import DataError, UsageError
 from trainer.base.extras import needs
 from trainer.base.text import counted
 from trainer.cli.output import say_json, warn
 from trainer.cli.terminal import Console, show
 from trainer.data.read.paths import check_path
-from trainer.data.table import DataSettings
+from trainer.data.table import SUFFIXES, DataSettings
 from trainer.job.job import refuse_script
 from trainer.job.reading import load_job, parse_job
 
@@ -34,8 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     path = Path(arguments.path)
     check_path(arguments.path)
     out = _new_folder(arguments.fix, path)
-    if arguments.html and Path(arguments.html).is_dir():
-        raise UsageError(f"--html {arguments.html} is a folder", do="Name the page's file.")
+    if arguments.html:
+        _refuse_page(Path(arguments.html), [path, *([Path(arguments.job)] if arguments.job else [])])
     needs("pyarrow")
     # Late: numpy and pyarrow take half a second to load, and a wrong setting should not wait for it.
     from trainer.cli.views.data import checked_table, repaired_lines
@@ -78,6 +80,14 @@ def _settings(arguments: argparse.Namespace) -> DataSettings:
     job = parse_job(tables, {}, arguments.settings)
     refuse_script(job, "data check")
     return job.data
+
+
+def _refuse_page(page: Path, inputs: Iterable[Path]) -> None:
+    """Raise UsageError if the page's file is a folder, or would replace candles or another input."""
+    if page.is_dir():
+        raise UsageError(f"--html {page} is a folder", do="Name the page's file.")
+    candles = [page] if page.name.lower().endswith(SUFFIXES) else []  # whoever reads them
+    refuse_replacing("--html", page, [*inputs, *candles])
 
 
 def _new_folder(out: str | None, path: Path) -> Path | None:

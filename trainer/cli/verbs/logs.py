@@ -9,6 +9,7 @@ import time
 
 from trainer.aws.stack import read_stack
 from trainer.base.errors import UsageError
+from trainer.base.text import lines_of
 from trainer.cli.connect import connected, named_run
 from trainer.cli.output import counted, say, say_json, say_text, warn
 from trainer.cli.parts import LogReader, read_events
@@ -36,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         reader = LogReader(cloud, arguments.run)
         text = _tail(reader.read_new(), arguments.tail)
         if arguments.json:
-            say_json({"run_id": arguments.run, "lines": text.splitlines()})
+            say_json({"run_id": arguments.run, "lines": [line.rstrip("\r\n") for line in lines_of(text)]})
             return 0
         say_text(text)
         while arguments.follow:
@@ -72,4 +73,4 @@ def _metrics(cloud: Cloud, arguments: argparse.Namespace) -> int:
 
 
 def _tail(text: str, lines: int) -> str:
-    return "".join(text.splitlines(keepends=True)[-lines:]) if lines else text
+    return "".join(lines_of(text)[-lines:]) if lines else text

@@ -156,6 +156,9 @@ def _production(arguments: argparse.Namespace, objects: Objects) -> int:
 
 def _diff(arguments: argparse.Namespace, objects: Objects) -> int:
     """Show what differs between a production model and another model, or an older version of itself."""
+    if arguments.other and arguments.version:
+        do = "Leave one out: a version is one of the production model's own."
+        raise UsageError(f"MODEL {arguments.other} and --version don't go together", do=do)
     current, *older = production_versions(objects, arguments.model)
     name = production_name(current.key)
     if arguments.other:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from trainer.base.arguments import refuse_replacing
 from trainer.base.errors import UsageError
 from trainer.base.files import whole_file
 from trainer.cli.output import say, say_json, warn
@@ -33,6 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         out = Path(arguments.out or f"{path.stem}{suffix}")
         if out.is_dir():
             out = out / f"{path.stem}{suffix}"
+        refuse_replacing("--out", out, [path, *map(Path, arguments.model_file)])
         told = _write_card(path, out) if arguments.card else _write_onnx(arguments, path, out)
     if arguments.json:
         say_json({"path": str(out), **told})

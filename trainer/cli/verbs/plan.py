@@ -36,6 +36,7 @@ from trainer.launch.pay import WaysToPay, ways_to_pay
 from trainer.launch.plan import LaunchPlan
 from trainer.launch.planning import plan_work, with_candles
 from trainer.launch.preflight import Offers, query_offers
+from trainer.launch.prices import disk_price
 from trainer.launch.recommend import Recommendation, recommend
 from trainer.launch.weighing import weigh
 from trainer.launch.work import Account, ScriptWork, TrainingWork
@@ -101,12 +102,12 @@ def advise(arguments: argparse.Namespace) -> Advice:
         plan=plan,
         outside=outside,
         choice=choice,
-        pay=_ways(choice, plan, outside, bought) if choice else None,
+        pay=_ways(choice, plan, outside, bought, offers) if choice else None,
         notes=(
             *notes(arguments, unused=MARKET),
             *_month_notes(account, plan),
             *unpriced,
-            *age_notes(listed, bought, today=utc_now().date()),
+            *age_notes(listed, bought, today=utc_now().date(), asked=bool(account.outputs.stack)),
         ),
     )
 
@@ -139,9 +140,11 @@ def _ways(
     plan: LaunchPlan,
     outside: Sequence[PlanCandidate],
     bought: Sequence[Commitment],
+    offers: Offers,
 ) -> WaysToPay:
     desks = [one for one in outside if one.machine.seller == DESK]
-    return ways_to_pay(choice.recommended, plan.candidates, desks, bought)
+    disk = disk_price(offers.disk, region=plan.region)
+    return ways_to_pay(choice.recommended, plan.candidates, desks, bought, disk_usd_per_hour=disk)
 
 
 def _chosen(plan: LaunchPlan, objective: str, deadline: timedelta | None) -> Recommendation | None:

@@ -112,7 +112,8 @@ def _values(plan: LaunchPlan, job: Job) -> Iterator[str]:
         its = {column: list(dict.fromkeys(row[column] for row in rows)) for column in rows[0]}
     for column, values in its.items():
         yield f"{column}: {_shown(values)}"
-    yield f"{job.script.gpus or 1:g} GPU{'s' if job.script.gpus > 1 else ''} each"
+    if plan.first.machine.gpus:
+        yield f"{job.script.gpus or 1:g} GPU{'s' if job.script.gpus > 1 else ''} each"
 
 
 def _shown(values: Range | Sequence[Any]) -> str:

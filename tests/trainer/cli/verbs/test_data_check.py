@@ -59,6 +59,16 @@ def test_a_page_in_place_of_a_folder_is_refused_before_the_check(folder: Path, c
     assert f"--html {folder} is a folder" in capsys.readouterr().err
 
 
+def test_a_page_in_place_of_what_is_read_is_refused(folder: Path, tmp_path: Path, capsys):
+    job = tmp_path / "job.toml"
+    job.write_text("[data]\n")
+    inputs = {path: path.read_bytes() for path in (*folder.iterdir(), job)}
+    for path in inputs:
+        assert main(["data", "check", str(folder), "--job", str(job), "--html", str(path)]) == 2
+        assert f"--html {path} would replace" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in inputs} == inputs
+
+
 def test_a_check_reads_the_columns_that_a_job_tells(folder: Path, tmp_path: Path, capsys):
     job = tmp_path / "job.toml"
     job.write_text('[data]\ncolumns = ["volume=volume:k"]\ncalendar = "events"\n')

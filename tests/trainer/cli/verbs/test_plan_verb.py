@@ -241,8 +241,10 @@ def test_a_desk_has_the_price_that_its_owner_names(capsys):
     document = planned(capsys, "--desk", "rtx_4090=0.12")
     (desk,) = (line for line in document["outside"] if line["seller"] == "desk")
     assert (desk["price_usd_per_hour"], desk["seconds"]["boot"]) == (0.12, 0.0)
-    free = planned(capsys, "--desk", "rtx_4090=0")["outside"]
-    assert any(line["seller"] == "desk" and line["dollars"]["p50"] == 0 for line in free)
+    document = planned(capsys, "--desk", "rtx_4090=watts:450,kwh:0,price:1900,years:3")
+    (free,) = (line for line in document["outside"] if line["seller"] == "desk")
+    assert (free["dollars"]["p50"], free["refused"]) == (0, "")  # by the sun
+    assert "your rtx_4090" in {way["way"] for way in document["pay"]["ways"]}
     for text in ("rtx_4090", "rtx_4090=-1", "rtx_4090=nan"):
         assert "has no price" in refused(capsys, *NUMBERS[1:], "--desk", text)[1]
 
@@ -288,11 +290,14 @@ def test_a_bought_desk_needs_all_its_numbers(capsys, numbers):
     )
 
 
-def test_another_region_has_no_reserved_price(capsys, monkeypatch):
+def test_another_region_has_no_reserved_price_and_no_quote(capsys, monkeypatch):
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
-    pay = planned(capsys, "--instance", "g5.xlarge")["pay"]
-    assert not any(way["way"].startswith("reserved") for way in pay["ways"])
-    assert "reserved" in pay["missing"][0]
+    document = planned(capsys, "--instance", "g5.xlarge")
+    pay = document["pay"]
+    assert not any(way["way"].startswith(("reserved", "SageMaker")) for way in pay["ways"])
+    assert pay["missing"][0].endswith("reserved, savings plans, SageMaker")
+    assert {one["sagemaker_dollars"] for one in document["candidates"]} == {None}
+    assert not any("SageMaker" in sentence for sentence in pay["sentences"])
 
 
 def test_a_script_has_cpu_types_and_prices_and_no_times(capsys, tmp_path):
@@ -327,6 +332,12 @@ def test_how_many_gpus_and_spot_or_not_are_answered(capsys):
     taken, fastest = why("--symbols", "20", "--objective", "time")
     assert taken["market"] == "on_demand"
     assert "on-demand: spot is out, its spot price is not in the list" in fastest
+
+
+def test_a_number_of_gpus_that_was_not_weighed_is_still_sold(capsys):
+    types = ("--instance", "g7e.2xlarge", "--instance", "g7e.24xlarge", "--on-demand")
+    why = "; ".join(planned(capsys, *types)["choice"]["why"])
+    assert "1 GPU: 4 GPUs would take" in why and why.count("(no type has 3 of them)") == 1  # g7e.12xlarge: 2
 
 
 def test_a_rate_that_another_chip_of_the_kind_gave_says_so(capsys):
@@ -379,6 +390,11 @@ def test_a_budget_below_the_minimum_names_the_cheapest(capsys):
     assert code == 104 and "a budget of $0.01 is too small" in words and "g4dn.xlarge" in words
 
 
+def test_a_duration_of_seconds_is_no_longer_than_the_cap_of_a_plan(capsys):
+    document = planned(capsys, "--max-duration", "2730s")  # 45 minutes and a half
+    assert document["max_duration_seconds"] == 2730
+
+
 def test_a_type_that_its_region_lacks_is_out_with_the_region(capsys):
     document = planned(capsys, "--instance", "p5e.48xlarge", "--instance", "g6.xlarge")
     assert document["candidates"][0]["refused"] == "not offered in us-east-1"
@@ -420,6 +436,7 @@ def test_old_lists_are_one_note_each(capsys, monkeypatch):
         "the prices outside AWS",
         "the reserved prices",
     ]
+    assert not notes[2].endswith(" asks AWS.")  # which does not know what others charge
 
 
 def test_a_clock_before_the_lists_is_one_note(capsys, monkeypatch):
@@ -470,6 +487,7 @@ def test_with_a_stack_offers_and_prices_are_the_accounts(applied, capsys, monkey
     assert rows["p5e.48xlarge", "on_demand"]["refused"].startswith("not offered in")
     assert [note for note in document["notes"] if "account_budget, $1.00" in note]
     unpriced = [note for note in document["notes"] if note.startswith("AWS does not tell the prices of")]
+    assert not [note for note in document["notes"] if "typical spot prices" in note]  # AWS was asked
     assert len(unpriced) == 2  # the embedded AWS sells neither reservations nor savings plans
     assert {way["way"] for way in document["pay"]["ways"]} >= {"on demand", "spot"}
     code, words = refused(capsys, *NUMBERS[1:], "--stack", "nobody")

@@ -126,6 +126,9 @@ def test_the_command_writes_to_the_folder_or_where_it_is_told(
     assert told == {"path": "there/m.onnx", "inputs": ["x"], "difference": 1e-7, "compared": 67}
     assert main(["models", "export", str(path), "--card", "--out", "there"]) == 0
     assert read_card(path).model in (tmp_path / "there" / "model.md").read_text()
+    before = path.read_bytes()
+    assert main(["models", "export", str(path), "--card", "--out", str(path)]) == UsageError.exit_code
+    assert "would replace" in capsys.readouterr().err and path.read_bytes() == before
     stored(tmp_path, name="other")
     assert main(["models", "export", str(tmp_path)]) == UsageError.exit_code
     assert "holds 2 models" in capsys.readouterr().err
