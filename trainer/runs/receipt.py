@@ -34,15 +34,21 @@ Receipt = dict[str, Any]
 
 
 def make_receipt(
-    record: RunRecord, observed: Observation, *, outcome: Outcome | None = None, error: Any = None
+    record: RunRecord,
+    observed: Observation,
+    *,
+    outcome: Outcome | None = None,
+    error: Any = None,
+    now: datetime | None = None,
 ) -> Receipt:
     """Return the receipt of a run as `--json` prints it; `outcome` and `error` replace the record's (an
-    unconfirmed end).
+    unconfirmed end). `now` ends the time and the bill of a run that is not closed.
     """
     state = outcome or record.outcome or "unconfirmed"
     reason = error if outcome else record.error
-    low, high = spent(record, observed, record.closed_at)
-    saved = spot_saved(record, observed, record.closed_at)
+    until = record.closed_at or now
+    low, high = spent(record, observed, until)
+    saved = spot_saved(record, observed, until)
     result, heartbeat = observed.result, observed.heartbeat
     models = judged(models_of(record, observed))
     return {
@@ -59,7 +65,7 @@ def make_receipt(
         "deadline": iso(record.effective_deadline.at),
         "deadline_cause": record.effective_deadline.cause,
         "closed_at": iso(record.closed_at) if record.closed_at else None,
-        "attempts": [_attempt(record, observed, attempt) for attempt in record.attempts],
+        "attempts": [_attempt(record, observed, attempt, until) for attempt in record.attempts],
         "instances": [_instance(record, seen) for seen in record.instances],
         "nodes": _nodes(record, observed),
         "left": None if observed.left is None else [vars(item) for item in observed.left],
@@ -72,7 +78,7 @@ def make_receipt(
         "trials": ranked(scripts_of(observed)) if record.leaves == "models" else [],
         "retries": _retries(record, observed),
         "steps_twice": steps_twice(observed.start, heartbeat) if record.work == "train" else None,
-        "seconds": seconds(record, observed),
+        "seconds": seconds(record, observed, until),
         "boot": boot_steps(record, result),
         "dollars": {
             "estimated": round(record.estimated_usd, 6),
@@ -254,12 +260,14 @@ def _reported_phases(observed: Observation) -> Mapping[str, datetime]:
     return observed.heartbeat.phases if observed.heartbeat else {}
 
 
-def _attempt(record: RunRecord, observed: Observation, attempt: Attempt) -> dict[str, Any]:
+def _attempt(
+    record: RunRecord, observed: Observation, attempt: Attempt, until: datetime | None
+) -> dict[str, Any]:
     """Return an attempt: its instances, why it ended, and what it took."""
     seen_then = tuple(seen for seen in record.instances if seen.attempt == attempt.number)
     mine = replace(record, attempts=(attempt,), instances=seen_then)
-    low, high = spent(mine, observed, record.closed_at)
-    times = [billed_seconds(mine, seen, observed, record.closed_at) for seen in mine.instances]
+    low, high = spent(mine, observed, until)
+    times = [billed_seconds(mine, seen, observed, until) for seen in mine.instances]
     return {
         "number": attempt.number,
         "instances": [seen.instance_id for seen in mine.instances],
