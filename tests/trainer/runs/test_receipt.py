@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.pieces import named
-from tests.records import at, launched, piece, seen
+from tests.records import at, created, launched, piece, seen
 from trainer.base.errors import UsageError
 from trainer.base.strict_json import Unsound
 from trainer.runs.attempts import Reached
@@ -394,3 +394,18 @@ def rows(first_header: str, after: str = "## Fields of the receipt") -> list[lis
 
 def documented(first_header: str, after: str) -> list[str]:
     return [row[0] for row in rows(first_header, after)]
+
+
+def test_an_open_run_counts_on_after_a_lost_machine(make_record):
+    lost = replace(launched()[0], ended_at=at(1_800), cause="lost", error={"code": 105, "what": "w"})
+    again = created(token="t9", instance_ids=("i-2",))
+    second = replace(launched(again)[0], number=2, created_at=at(2_000))
+    machines = (
+        seen(terminated_at=at(1_900)),
+        seen("running", instance_id="i-2", attempt=2, launched_at=at(2_000)),
+    )
+    record = make_record(state="running", attempts=(lost, second), instances=machines)
+    told = seconds(record, Observation(), at(3_000))
+    assert (told["lost"], told["boot"], told["total"]) == (1_995.0, 1_000.0, 3_005.0)
+    waits = replace(record, state="starting", attempts=(lost, replace(second, launches=(), created_at=None)))
+    assert seconds(replace(waits, instances=machines[:1]), Observation(), at(3_000))["lost"] == 2_995.0
