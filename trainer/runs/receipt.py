@@ -14,6 +14,7 @@ from typing import Any
 
 from trainer.aws.place import place_named
 from trainer.base.instants import iso
+from trainer.base.strict_json import MOST_TEXT
 from trainer.base.symbols import folders_of
 from trainer.job.model_names import MODEL_SUFFIX, read_name
 from trainer.runs.attempts import Attempt
@@ -56,7 +57,7 @@ def make_receipt(
         "run_id": record.run_id,
         "state": state,
         "exit_code": exit_code(state, reason),
-        "error": reason,
+        "error": _error(reason),
         "parent": record.parent,
         "ancestors": list(record.ancestors),
         "work": record.work,
@@ -276,12 +277,22 @@ def _attempt(
         "created_at": iso(attempt.created_at) if attempt.created_at else None,
         "ended_at": iso(attempt.ended_at) if attempt.ended_at else None,
         "cause": attempt.cause,
-        "error": attempt.error,
+        "error": _error(attempt.error),
         "seconds_low": round(sum(low for low, _ in times), 3),
         "seconds_high": round(sum(high for _, high in times), 3),
         "spent_low": round(low, 6),
         "spent_high": round(high, 6),
     }
+
+
+def _error(error: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return an error with its texts cut to what readers of a receipt take: it may name a hundred pools."""
+    return None if error is None else {key: _cut(value) for key, value in error.items()}
+
+
+def _cut(value: Any) -> Any:
+    long = isinstance(value, str) and len(value) > MOST_TEXT
+    return f"{value[: MOST_TEXT - 4]} ..." if long else value
 
 
 def _instance(record: RunRecord, seen: InstanceSeen) -> dict[str, Any]:

@@ -409,3 +409,14 @@ def test_an_open_run_counts_on_after_a_lost_machine(make_record):
     assert (told["lost"], told["boot"], told["total"]) == (1_995.0, 1_000.0, 3_005.0)
     waits = replace(record, state="starting", attempts=(lost, replace(second, launches=(), created_at=None)))
     assert seconds(replace(waits, instances=machines[:1]), Observation(), at(3_000))["lost"] == 2_995.0
+
+
+def test_a_receipt_cuts_an_error_to_what_its_reader_takes(ended):
+    """A ladder of 120 full pools names each of them."""
+    error = {"code": 101, "what": "no capacity", "why": "tried " + "x" * 5_000, "do": "Launch later."}
+    lost = replace(ended.attempts[0], ended_at=at(400), cause="lost", error=error)
+    record = replace(ended, outcome="failed", error=error, attempts=(lost,))
+    receipt = make_receipt(record, Observation(models=()))
+    read = receipt_from_json(json.dumps(receipt).encode(), record.run_id)
+    assert read["error"]["why"].startswith("tried xxx") and read["error"]["why"].endswith("x ...")
+    assert read["attempts"][0]["error"] == read["error"] and read["exit_code"] == 101
