@@ -24,7 +24,7 @@ from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import exit_code
 from trainer.runs.record import InstanceSeen, Outcome, RunPiece, RunRecord
 from trainer.runs.repeated import steps_twice
-from trainer.runs.reports import LAST_LINES, MOST_LINE
+from trainer.runs.reports import LAST_LINES, MOST_KEPT, MOST_LINE
 from trainer.runs.spending import billed_seconds, checkpoints_sent, price_of, spent, spot_saved
 from trainer.targets.marks import judged, verdict
 
@@ -121,7 +121,7 @@ def _files(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:
 
 def outputs_of(observed: Observation) -> list[dict[str, Any]]:
     """Return the files of all attempts by path: of two of one name that of the later attempt, which no longer
-    has an earlier one's file where it has a folder.
+    has an earlier one's file where it has a folder. Of more than MOST_KEPT the later attempt's are left out.
     """
     own = {item["file"]: item for item in observed.outputs}
     above = folders_of(own)
@@ -129,7 +129,8 @@ def outputs_of(observed: Observation) -> list[dict[str, Any]]:
     kept = [
         item for item in earlier if item["file"] not in above and not folders_of([item["file"]]) & own.keys()
     ]
-    return [dict(item) for item in sorted((*kept, *own.values()), key=lambda item: str(item["file"]))]
+    named = (*kept, *own.values())[:MOST_KEPT]
+    return [dict(item) for item in sorted(named, key=lambda item: str(item["file"]))]
 
 
 def scripts_of(observed: Observation) -> list[Mapping[str, Any]]:

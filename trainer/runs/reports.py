@@ -40,7 +40,8 @@ CHECKPOINT_COUNTS = ("snapshots", "objects", "bytes")
 MOST_SENT = 10**15  # of each: a terabyte every two minutes for a day
 BETTER = ("min", "max")  # end of a metric
 UNITS = ("windows", "chunks", "steps")
-MOST_OUTPUTS = 10_000  # files that a script leaves
+MOST_OUTPUTS = 10_000  # files that a script leaves on one node
+MOST_KEPT = 50_000  # of those in the lists of a whole run: of all its nodes and attempts
 MOST_OUTPUTS_BYTES = 16 * 1024 * 1024  # of their list; a file takes 400 bytes
 MOST_VALUES = 16  # of a script's piece, by name
 MOST_NOTES = 40  # lines about a script's files; its events, its score and its first try may have one each
@@ -232,7 +233,7 @@ def read_outputs(fields: Fields, *, prefix: str = "", name: str = "files") -> tu
     `prefix`: of their keys; "": of any attempt of any run, as those of several attempts are.
     """
     files: dict[str, dict[str, Any]] = {}
-    for item in fields.rows(name, most=MOST_OUTPUTS):
+    for item in fields.rows(name, most=MOST_OUTPUTS if prefix else MOST_KEPT):
         path, sha256 = item.text("file", most=MOST_TEXT), item.value("sha256").sha256()
         if why := path_flaw(path):
             raise Unsound(f"{item.name}.file can't be kept: {why}")

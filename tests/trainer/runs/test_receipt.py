@@ -20,7 +20,8 @@ from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import EXIT_CODES, exit_code
 from trainer.runs.receipt import PHASES, make_receipt, ranked, seconds, spent, winner
 from trainer.runs.record import RunPiece
-from trainer.runs.reports import Heartbeat, NodeResult
+from trainer.runs.reports import MOST_KEPT, MOST_OUTPUTS, Heartbeat, NodeResult
+from trainer.runs.start_file import StartFile, read_start, start_to_json
 from trainer.runs.stored_receipt import receipt_from_json
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "reference.md"
@@ -307,6 +308,28 @@ def test_a_scripts_receipt_has_its_end_and_its_files(ended):
     ):
         with pytest.raises(Unsound):
             receipt_from_json(json.dumps({**done, "files": [{**file, **wrong}]}).encode(), ended.run_id)
+
+
+def test_files_of_several_attempts_are_read_and_bounded(ended):
+    """Each node of each attempt may list 10,000 of them."""
+    sha256 = "0" * 64
+
+    def files(attempt: int, number: int) -> tuple[dict[str, Any], ...]:
+        key = f"models/experiments/AROA:i-1/{ended.run_id}/{attempt}/out/{sha256}"
+        entry = {"key": key, "version_id": "v", "sha256": sha256, "bytes": 3}
+        return tuple({"file": f"{attempt}/{place}.csv", **entry} for place in range(number))
+
+    start = StartFile(run_id=ended.run_id, attempt=2, outputs=files(1, MOST_OUTPUTS + 20_000))
+    assert read_start(start_to_json(start), run_id=ended.run_id, attempt=2) == start
+    run = replace(ended, work="script", leaves="files", pieces=())
+    receipt = make_receipt(run, Observation(start=start, outputs=files(2, MOST_OUTPUTS)))
+    read = receipt_from_json(json.dumps(receipt).encode(), ended.run_id)
+    assert len(read["files"]) == 2 * MOST_OUTPUTS + 20_000
+    more = make_receipt(run, Observation(start=start, outputs=files(2, MOST_KEPT)))
+    assert len(receipt_from_json(json.dumps(more).encode(), ended.run_id)["files"]) == MOST_KEPT
+    assert [item for item in more["files"] if item["file"].startswith("1/")] == sorted(
+        start.outputs, key=lambda item: str(item["file"])
+    )
 
 
 @pytest.mark.parametrize(
