@@ -440,6 +440,26 @@ def test_the_parts_of_one_model_come_from_all_nodes(lost_nodes):
     assert files == {**parts, "m/10/manifest.json": digest(b"{}")}
 
 
+def test_parts_of_nodes_that_do_not_fit_together_are_left_out(lost_nodes):
+    """A start file that its readers refuse would leave the run in `starting` for good."""
+    objects, record, (head, second, third) = lost_nodes
+    record = replace(record, one_model=True)
+    write_snapshot(objects, head, 1, {"m/10": b"a file", "other/1": b"1"})
+    write_snapshot(objects, second, 1, {"m/10/part": b"a folder"})
+    write_snapshot(objects, third, 1, {"m/10/more": b"in it"})
+    assert {file.path for file in carried(objects, record).files} == {"other/1"}
+
+
+def test_more_files_of_all_nodes_than_a_start_file_takes_are_left_out(lost_nodes, monkeypatch):
+    objects, record, (head, second, third) = lost_nodes
+    for module in ("control.carry", "runs.start_file"):
+        monkeypatch.setattr(f"trainer.{module}.MOST_FILES", 5)
+    for name, keys in (("a", head), ("b", second), ("c", third)):
+        write_snapshot(objects, keys, 1, {f"{name}/{number}": name.encode() for number in range(2)})
+    paths = {file.path for file in carried(objects, record).files}
+    assert paths == {"a/0", "a/1", "b/0", "b/1"}
+
+
 def test_models_of_all_nodes_are_finished_and_failures_stay(lost_nodes):
     objects, record, (head, second, third) = lost_nodes
     tell(objects, head, 50, BTC_USD="waiting", ETH_USD="waiting")
