@@ -68,7 +68,7 @@ def make_receipt(
         "closed_at": iso(record.closed_at) if record.closed_at else None,
         "attempts": [_attempt(record, observed, attempt, until) for attempt in record.attempts],
         "instances": [_instance(record, seen) for seen in record.instances],
-        "nodes": _nodes(record, observed),
+        "nodes": [end.to_dict() for end in node_ends(record, observed, until)],
         "left": None if observed.left is None else [vars(item) for item in observed.left],
         "models": models,
         "verdict": verdict(models),
@@ -98,12 +98,6 @@ def make_receipt(
         "log_tail": log_tail(observed.boot_log) if result is None else "",
         "python_packages": result.python_packages if result else "",
     }
-
-
-def _nodes(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:
-    """Return what became of each node of the last attempt; [] if it had one."""
-    latest = max((node.heard_at for node in observed.nodes if node.heard_at), default=record.created_at)
-    return [end.to_dict() for end in node_ends(record, observed, record.closed_at or latest)]
 
 
 def _retries(record: RunRecord, observed: Observation) -> int:

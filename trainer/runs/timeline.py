@@ -151,8 +151,7 @@ def _lost_nodes(record: RunRecord, seen: Observation) -> Iterator[RunEvent]:
     """Yield the loss of each of several nodes, when its instance ended or it was heard last."""
     assert record.attempt is not None
     ended = {one.instance_id: one.terminated_at for one in record.instances}
-    latest = max((node.heard_at for node in seen.nodes if node.heard_at), default=record.created_at)
-    for end in node_ends(record, seen, latest):
+    for end in node_ends(record, seen):
         at = ended.get(end.instance_id) or end.last_report
         if end.line and at is not None:
             what = f"node {end.node} is lost"
