@@ -113,6 +113,13 @@ def test_trials_stand_where_a_scripts_values_do():
     ]
 
 
+def test_values_are_counted_beyond_those_that_are_shown():
+    value = {**named("A"), "values": {"lr": "1"}, "exit_code": 0, "starts": 1, "seconds": 0.0, "best": {}}
+    scripts = [{**value, "piece": f"v{place}", "done": place < 1_400} for place in range(1_500)]
+    values = report_data({**planted_receipt([]), "scripts": scripts}, planted_record([]), Seen())["values"]
+    assert (values["total"], values["done"], len(values["rows"])) == (1_500, 1_400, 1_000)
+
+
 def test_metrics_that_are_no_numbers_are_no_scores():
     models = planted_models(1)
     models[0]["metrics"]["test"] |= {"auc": "high", "n": float("inf"), "baselines": [1], "intervals": 3}
