@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from tests.records import NOON, at, created, described, intent, make_record, seen
+from tests.records import NOON, at, created, described, intent, make_record, rung, seen
 from trainer.runs.attempts import Attempt, Queue
 from trainer.runs.observation import Observation
 from trainer.runs.record import RunRecord
@@ -134,3 +134,13 @@ def test_a_failed_report_says_why():
         "event": "reported failed",
         "reason": "failed: BTC-USD",
     }
+
+
+def test_a_continued_run_began_with_who_drove_it_then():
+    start = Observation(start=StartFile(run_id="r", attempt=1, finished=({"piece": "BTC-USD"},)))
+    launched = Attempt(number=1, launches=(intent(),))
+    record = make_record(parent="r0", parent_counts="all", attempts=(launched,), ladder=(rung(),))
+    events = timeline(record.handed_over(at(30)), {1: start})
+    (begins,) = [event for event in events if event.what.startswith("begins with")]
+    assert (begins.at, begins.by) == (at(1), "desk")
+    assert events[0].why == "continues r0; 1 pool to ask"
