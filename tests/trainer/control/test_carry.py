@@ -17,9 +17,12 @@ from trainer.base.errors import ConfigError
 from trainer.base.instants import iso
 from trainer.base.strict_json import Unsound
 from trainer.control.carry import carry, write_ids
+from trainer.control.observe import left_behind
 from trainer.runs.attempts import Attempt
 from trainer.runs.keys import NodeKeys
 from trainer.runs.record import RunRecord
+from trainer.runs.reports import CHECKPOINT_COUNTS
+from trainer.runs.spending import checkpoints_sent
 from trainer.runs.start_file import StartFile, read_start, start_to_json
 from trainer.runs.store import RecordMissing, carried_key, start_key
 
@@ -308,6 +311,18 @@ def test_what_was_reached_and_repeated_goes_from_attempt_to_attempt(lost):
     never = replace(second, attempts=(*second.attempts, Attempt(number=3, cause="lost")))
     fourth = carried(objects, never, 4)
     assert (fourth.reached, fourth.steps_twice) == ({"BTC-USD": 23}, 22)
+
+
+def test_an_attempt_that_launched_nothing_keeps_what_was_sent_before(lost):
+    objects, record, keys = lost
+    tell(objects, keys, 50, BTC_USD="training")
+    never = replace(record, attempts=(*record.attempts, Attempt(number=2)), instances=(seen(),))
+    told = checkpoints_sent(left_behind(objects, never), most_usd=1.0)
+    assert {name: told.get(name) for name in CHECKPOINT_COUNTS} == {"snapshots": 2, "objects": 3, "bytes": 10}
+    sent = {"snapshots": 4, "objects": 5, "bytes": 20}
+    objects.write(keys.result, json.dumps({"state": "interrupted", "checkpoints": sent}).encode())
+    told = checkpoints_sent(left_behind(objects, never), most_usd=1.0)
+    assert {name: told.get(name) for name in CHECKPOINT_COUNTS} == sent
 
 
 def test_a_model_that_failed_stays_failed_on_every_machine(lost):
