@@ -37,7 +37,7 @@ UNFINISHED = ("stopped before it was done", "the run ended before it was done")
 MODEL_STATES = ("waiting", "training", "scoring", "done", "failed")
 INPUT_COUNTS = ("s3_files", "s3_bytes", "cache_files", "cache_bytes", "cache_added", "cache_refused")
 CHECKPOINT_COUNTS = ("snapshots", "objects", "bytes")
-MOST_SENT = 10**15  # of each: a terabyte every two minutes for a day
+MOST_SENT = 10**15  # of each, and of inputs: a terabyte every two minutes for a day, or 64 machines of 15 TB
 BETTER = ("min", "max")  # end of a metric
 UNITS = ("windows", "chunks", "steps")
 MOST_OUTPUTS = 10_000  # files that a script leaves on one node
@@ -369,7 +369,7 @@ def read_inputs(fields: Fields) -> dict[str, Any]:
     """Return the sources of a node's inputs; {} if not reported."""
     if not fields.values:
         return {}
-    counts = {key: fields.whole(key, 0, most=10 * MOST_COUNT) for key in INPUT_COUNTS}
+    counts = {key: fields.whole(key, 0, most=MOST_SENT) for key in INPUT_COUNTS}
     return {**counts, "cache_failed": fields.text("cache_failed", "", most=MOST_TEXT)}
 
 

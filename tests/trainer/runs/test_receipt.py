@@ -20,7 +20,7 @@ from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import EXIT_CODES, exit_code
 from trainer.runs.receipt import PHASES, make_receipt, ranked, seconds, spent, winner
 from trainer.runs.record import RunPiece
-from trainer.runs.reports import MOST_KEPT, MOST_OUTPUTS, Heartbeat, NodeResult
+from trainer.runs.reports import INPUT_COUNTS, MOST_KEPT, MOST_OUTPUTS, Heartbeat, NodeResult
 from trainer.runs.start_file import StartFile, read_start, start_to_json
 from trainer.runs.stored_receipt import receipt_from_json
 
@@ -443,3 +443,10 @@ def test_a_receipt_cuts_an_error_to_what_its_reader_takes(ended):
     read = receipt_from_json(json.dumps(receipt).encode(), record.run_id)
     assert read["error"]["why"].startswith("tried xxx") and read["error"]["why"].endswith("x ...")
     assert read["attempts"][0]["error"] == read["error"] and read["exit_code"] == 101
+
+
+def test_inputs_of_many_machines_are_read_again(ended):
+    """Each of 64 may fetch terabytes, and a receipt has their sum."""
+    inputs = dict.fromkeys(INPUT_COUNTS, 0) | {"s3_bytes": 64 * 10**13, "cache_failed": ""}
+    receipt = make_receipt(ended, Observation(result=result(models=(), inputs=inputs)))
+    assert receipt_from_json(json.dumps(receipt).encode(), ended.run_id)["inputs"] == inputs
