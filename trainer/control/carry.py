@@ -19,6 +19,7 @@ from typing import Any
 
 from trainer.aws.objects import Conflict, Objects, SpoiledObject, given
 from trainer.base.strict_json import Unsound
+from trainer.base.symbols import folders_of
 from trainer.control.observe import left_behind
 from trainer.control.tokens import give_token
 from trainer.job.model_names import MODEL_SUFFIX
@@ -28,7 +29,14 @@ from trainer.runs.observation import Observation
 from trainer.runs.receipt import models_of, outputs_of, scripts_of
 from trainer.runs.record import RunRecord
 from trainer.runs.repeated import reached_steps, steps_twice
-from trainer.runs.reports import CHECKPOINT_COUNTS, MOST_PROGRESS_BYTES, MOST_SENT, UNFINISHED, sent_by
+from trainer.runs.reports import (
+    CHECKPOINT_COUNTS,
+    MOST_FILES,
+    MOST_PROGRESS_BYTES,
+    MOST_SENT,
+    UNFINISHED,
+    sent_by,
+)
 from trainer.runs.snapshots import (
     MOST_SNAPSHOT_BYTES,
     Snapshot,
@@ -225,7 +233,7 @@ def _joined(
 ) -> Iterator[Candidate]:
     """Yield the newest snapshots that verify of several nodes as one, if there are any: of a piece the files
     of the node that came furthest with it, of one model the parts of all nodes, and what no node has of the
-    attempt's start.
+    attempt's start. What a start file can't hold beside the rest is left out.
     """
     newest = [next(_whole(objects, _snapshots(objects, keys)), ((), ())) for keys in before.nodes]
     candidates = [*newest, *_whole(objects, iter(began))]
@@ -239,7 +247,11 @@ def _joined(
         for other in held if before.one_model else ():
             found = other | found
         began_with = (one for _, held in candidates[len(newest) :] for one in held)
-        files |= found or {file.path: file for file in began_with if _folder(file) == folder}
+        found = found or {file.path: file for file in began_with if _folder(file) == folder}
+        if len(files) + len(found) > MOST_FILES or folders_of(found) & found.keys():
+            log.warning("%s of %s is left out: a start file can't hold it as well", folder, before.run_id)
+            continue
+        files |= found
     sources = {source.sha256: source for one, _ in reversed(candidates) for source in one}
     if files:
         needed = dict.fromkeys(file.object for file in files.values())

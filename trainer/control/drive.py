@@ -87,7 +87,7 @@ def drive(
         if look.record.state == "closed":
             return receipt_of_closed(cloud, run_id, lambda: sleep(pause))
         if overdue(look, cloud.now()):
-            return unconfirmed_receipt(look)
+            return unconfirmed_receipt(look, cloud.now())
         if signal.wish is Wish.LEAVE and goes_on_alone(look.record):
             leave(cloud, look.record)
             return None

@@ -29,9 +29,7 @@ from trainer.runs.observation import ALIVE, ModelSeen, NodeSeen, Observation, al
 from trainer.runs.receipt import outputs_of
 from trainer.runs.record import RunRecord
 from trainer.runs.repeated import reached_steps, steps_twice
-from trainer.runs.reports import (
-    NodeResult,
-)
+from trainer.runs.reports import CHECKPOINT_COUNTS, NodeResult
 from trainer.runs.start_file import StartFile, check_keys, stored_start
 from trainer.runs.store import start_key, stop_key
 from trainer.store.listing import card_of, stored_models
@@ -110,12 +108,16 @@ def left_behind(objects: Objects, record: RunRecord, seen: Observation | None = 
 
 
 def _folded(record: RunRecord, left: Observation) -> StartFile | None:
-    """Return the start file of an attempt with the steps that the attempt itself repeated and reached."""
-    if left.start is None:
+    """Return the start file of an attempt with what the attempt repeated, reached and sent by its last
+    report.
+    """
+    start, beat = left.start, left.heartbeat
+    if start is None:
         return None
-    reached = reached_steps(left.start, left.heartbeat, pieces=[one.piece for one in record.pieces])
-    twice = steps_twice(left.start, left.heartbeat)
-    return replace(left.start, steps_twice=twice, reached=reached)
+    told = beat.durable if beat and not (left.result and left.result.checkpoints) else {}  # which has them
+    sent = {name: start.sent.get(name, 0) + told.get(name, 0) for name in CHECKPOINT_COUNTS}
+    reached = reached_steps(start, beat, pieces=[one.piece for one in record.pieces])
+    return replace(start, steps_twice=steps_twice(start, beat), reached=reached, sent=sent)
 
 
 def files_so_far(objects: Objects, record: RunRecord) -> list[dict[str, Any]]:

@@ -89,9 +89,12 @@ def overdue(look: Step, now: datetime) -> bool:
     return look.record.has_instances and not look.moved and late
 
 
-def unconfirmed_receipt(look: Step) -> Receipt:
-    """Return the receipt of a run whose instances' end could not be confirmed. It is shown, never stored."""
-    return make_receipt(look.record, look.observed, outcome="unconfirmed", error=_unconfirmed(look).as_dict())
+def unconfirmed_receipt(look: Step, now: datetime) -> Receipt:
+    """Return the receipt of a run whose instances' end could not be confirmed: they are billed until now. It
+    is shown, never stored.
+    """
+    error = _unconfirmed(look).as_dict()
+    return make_receipt(look.record, look.observed, outcome="unconfirmed", error=error, now=now)
 
 
 def abandoned(look: Step, now: datetime, *, requested: bool) -> TrainerError:

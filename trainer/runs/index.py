@@ -57,10 +57,10 @@ class RunIndex:
         that never began.
         """
         gone = set(closed)
-        ended, out = sorted({*self.ended, *gone})[-LAST_ENDED:], gone | set(unborn)
+        ended, out = (*self.ended, *sorted(gone.difference(self.ended)))[-LAST_ENDED:], gone | set(unborn)
         rest = {run_id: since for run_id, since in self.open.items() if run_id not in out}
         left = dict.fromkeys(sorted(gone & self.open.keys()))
-        return RunIndex(open=rest, ended=tuple(ended), untold={**left, **self.untold})
+        return RunIndex(open=rest, ended=ended, untold={**left, **self.untold})
 
     def claimable(self, run_ids: Iterable[str], now: datetime) -> tuple[str, ...]:
         """Return the untold runs among these whose message a call may send now: no other has claimed it, or
@@ -175,7 +175,8 @@ def _listed(objects: Objects) -> RunIndex:
     receipts = {run_id: written.get(f"runs/{run_id}/receipt.json") for run_id in records}
     closed = {run_id for run_id, at in receipts.items() if at is not None and records[run_id] >= at}
     is_open = {run_id: at for run_id, at in records.items() if run_id not in closed}
-    return RunIndex(open=is_open, ended=tuple(sorted(closed)[-LAST_ENDED:]))
+    ended = sorted(closed, key=lambda run_id: (records[run_id], run_id))
+    return RunIndex(open=is_open, ended=tuple(ended[-LAST_ENDED:]))
 
 
 def _sound(stored: Stored | None) -> RunIndex | None:

@@ -83,10 +83,13 @@ def node_endings(record: RunRecord, observed: Observation, now: datetime) -> tup
     )
 
 
-def node_ends(record: RunRecord, observed: Observation, now: datetime) -> tuple[NodeEnd, ...]:
-    """Return what became of each node of the last attempt that had any; () if it had one."""
+def node_ends(record: RunRecord, observed: Observation, now: datetime | None = None) -> tuple[NodeEnd, ...]:
+    """Return what became of each node of the last attempt that had any; () if it had one. Without `now`,
+    as of the last sign of any node.
+    """
     record = _as_of_nodes(record, observed.nodes)
-    endings = node_endings(record, observed, now)
+    heard = max((node.heard_at for node in observed.nodes if node.heard_at), default=record.created_at)
+    endings = node_endings(record, observed, now or heard)
     return tuple(
         NodeEnd(
             node=number,

@@ -14,6 +14,7 @@ from typing import Any
 
 from trainer.aws.place import place_named
 from trainer.base.instants import iso
+from trainer.base.strict_json import MOST_TEXT
 from trainer.base.symbols import folders_of
 from trainer.job.model_names import MODEL_SUFFIX, read_name
 from trainer.runs.attempts import Attempt
@@ -23,7 +24,7 @@ from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import exit_code
 from trainer.runs.record import InstanceSeen, Outcome, RunPiece, RunRecord
 from trainer.runs.repeated import steps_twice
-from trainer.runs.reports import LAST_LINES, MOST_LINE
+from trainer.runs.reports import LAST_LINES, MOST_KEPT, MOST_LINE
 from trainer.runs.spending import billed_seconds, checkpoints_sent, price_of, spent, spot_saved
 from trainer.targets.marks import judged, verdict
 
@@ -34,15 +35,21 @@ Receipt = dict[str, Any]
 
 
 def make_receipt(
-    record: RunRecord, observed: Observation, *, outcome: Outcome | None = None, error: Any = None
+    record: RunRecord,
+    observed: Observation,
+    *,
+    outcome: Outcome | None = None,
+    error: Any = None,
+    now: datetime | None = None,
 ) -> Receipt:
     """Return the receipt of a run as `--json` prints it; `outcome` and `error` replace the record's (an
-    unconfirmed end).
+    unconfirmed end). `now` ends the time and the bill of a run that is not closed.
     """
     state = outcome or record.outcome or "unconfirmed"
     reason = error if outcome else record.error
-    low, high = spent(record, observed, record.closed_at)
-    saved = spot_saved(record, observed, record.closed_at)
+    until = record.closed_at or now
+    low, high = spent(record, observed, until)
+    saved = spot_saved(record, observed, until)
     result, heartbeat = observed.result, observed.heartbeat
     models = judged(models_of(record, observed))
     return {
@@ -50,7 +57,7 @@ def make_receipt(
         "run_id": record.run_id,
         "state": state,
         "exit_code": exit_code(state, reason),
-        "error": reason,
+        "error": _error(reason),
         "parent": record.parent,
         "ancestors": list(record.ancestors),
         "work": record.work,
@@ -59,9 +66,9 @@ def make_receipt(
         "deadline": iso(record.effective_deadline.at),
         "deadline_cause": record.effective_deadline.cause,
         "closed_at": iso(record.closed_at) if record.closed_at else None,
-        "attempts": [_attempt(record, observed, attempt) for attempt in record.attempts],
+        "attempts": [_attempt(record, observed, attempt, until) for attempt in record.attempts],
         "instances": [_instance(record, seen) for seen in record.instances],
-        "nodes": _nodes(record, observed),
+        "nodes": [end.to_dict() for end in node_ends(record, observed, until)],
         "left": None if observed.left is None else [vars(item) for item in observed.left],
         "models": models,
         "verdict": verdict(models),
@@ -72,7 +79,7 @@ def make_receipt(
         "trials": ranked(scripts_of(observed)) if record.leaves == "models" else [],
         "retries": _retries(record, observed),
         "steps_twice": steps_twice(observed.start, heartbeat) if record.work == "train" else None,
-        "seconds": seconds(record, observed),
+        "seconds": seconds(record, observed, until),
         "boot": boot_steps(record, result),
         "dollars": {
             "estimated": round(record.estimated_usd, 6),
@@ -93,12 +100,6 @@ def make_receipt(
     }
 
 
-def _nodes(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:
-    """Return what became of each node of the last attempt; [] if it had one."""
-    latest = max((node.heard_at for node in observed.nodes if node.heard_at), default=record.created_at)
-    return [end.to_dict() for end in node_ends(record, observed, record.closed_at or latest)]
-
-
 def _retries(record: RunRecord, observed: Observation) -> int:
     """Return how often models were retried, on all machines."""
     lost = sum(attempt.reached.retries for attempt in record.lost if attempt.reached)
@@ -114,7 +115,7 @@ def _files(record: RunRecord, observed: Observation) -> list[dict[str, Any]]:
 
 def outputs_of(observed: Observation) -> list[dict[str, Any]]:
     """Return the files of all attempts by path: of two of one name that of the later attempt, which no longer
-    has an earlier one's file where it has a folder.
+    has an earlier one's file where it has a folder. Of more than MOST_KEPT the later attempt's are left out.
     """
     own = {item["file"]: item for item in observed.outputs}
     above = folders_of(own)
@@ -122,7 +123,8 @@ def outputs_of(observed: Observation) -> list[dict[str, Any]]:
     kept = [
         item for item in earlier if item["file"] not in above and not folders_of([item["file"]]) & own.keys()
     ]
-    return [dict(item) for item in sorted((*kept, *own.values()), key=lambda item: str(item["file"]))]
+    named = (*kept, *own.values())[:MOST_KEPT]
+    return [dict(item) for item in sorted(named, key=lambda item: str(item["file"]))]
 
 
 def scripts_of(observed: Observation) -> list[Mapping[str, Any]]:
@@ -217,7 +219,9 @@ def seconds(record: RunRecord, observed: Observation, now: datetime | None = Non
     ends the current phase of an open run.
     """
     ends = [seen.terminated_at for seen in record.instances if seen.terminated_at]
-    finished = max(ends, default=None) or record.closed_at or now or record.ending_at or record.created_at
+    is_over = record.outcome is not None and len(ends) == len(record.instances)
+    last = max(ends, default=None) if is_over else None  # an open run may have lost an earlier instance
+    finished = last or record.closed_at or now or record.ending_at or record.created_at
     attempt = record.attempt
     between = (
         attempt is not None and attempt in record.lost
@@ -254,24 +258,36 @@ def _reported_phases(observed: Observation) -> Mapping[str, datetime]:
     return observed.heartbeat.phases if observed.heartbeat else {}
 
 
-def _attempt(record: RunRecord, observed: Observation, attempt: Attempt) -> dict[str, Any]:
+def _attempt(
+    record: RunRecord, observed: Observation, attempt: Attempt, until: datetime | None
+) -> dict[str, Any]:
     """Return an attempt: its instances, why it ended, and what it took."""
     seen_then = tuple(seen for seen in record.instances if seen.attempt == attempt.number)
     mine = replace(record, attempts=(attempt,), instances=seen_then)
-    low, high = spent(mine, observed, record.closed_at)
-    times = [billed_seconds(mine, seen, observed, record.closed_at) for seen in mine.instances]
+    low, high = spent(mine, observed, until)
+    times = [billed_seconds(mine, seen, observed, until) for seen in mine.instances]
     return {
         "number": attempt.number,
         "instances": [seen.instance_id for seen in mine.instances],
         "created_at": iso(attempt.created_at) if attempt.created_at else None,
         "ended_at": iso(attempt.ended_at) if attempt.ended_at else None,
         "cause": attempt.cause,
-        "error": attempt.error,
+        "error": _error(attempt.error),
         "seconds_low": round(sum(low for low, _ in times), 3),
         "seconds_high": round(sum(high for _, high in times), 3),
         "spent_low": round(low, 6),
         "spent_high": round(high, 6),
     }
+
+
+def _error(error: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return an error with its texts cut to what readers of a receipt take: it may name a hundred pools."""
+    return None if error is None else {key: _cut(value) for key, value in error.items()}
+
+
+def _cut(value: Any) -> Any:
+    long = isinstance(value, str) and len(value) > MOST_TEXT
+    return f"{value[: MOST_TEXT - 4]} ..." if long else value
 
 
 def _instance(record: RunRecord, seen: InstanceSeen) -> dict[str, Any]:

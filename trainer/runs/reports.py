@@ -37,10 +37,11 @@ UNFINISHED = ("stopped before it was done", "the run ended before it was done")
 MODEL_STATES = ("waiting", "training", "scoring", "done", "failed")
 INPUT_COUNTS = ("s3_files", "s3_bytes", "cache_files", "cache_bytes", "cache_added", "cache_refused")
 CHECKPOINT_COUNTS = ("snapshots", "objects", "bytes")
-MOST_SENT = 10**15  # of each: a terabyte every two minutes for a day
+MOST_SENT = 10**15  # of each, and of inputs: a terabyte every two minutes for a day, or 64 machines of 15 TB
 BETTER = ("min", "max")  # end of a metric
 UNITS = ("windows", "chunks", "steps")
-MOST_OUTPUTS = 10_000  # files that a script leaves
+MOST_OUTPUTS = 10_000  # files that a script leaves on one node
+MOST_KEPT = 50_000  # of those in the lists of a whole run: of all its nodes and attempts
 MOST_OUTPUTS_BYTES = 16 * 1024 * 1024  # of their list; a file takes 400 bytes
 MOST_VALUES = 16  # of a script's piece, by name
 MOST_NOTES = 40  # lines about a script's files; its events, its score and its first try may have one each
@@ -232,7 +233,7 @@ def read_outputs(fields: Fields, *, prefix: str = "", name: str = "files") -> tu
     `prefix`: of their keys; "": of any attempt of any run, as those of several attempts are.
     """
     files: dict[str, dict[str, Any]] = {}
-    for item in fields.rows(name, most=MOST_OUTPUTS):
+    for item in fields.rows(name, most=MOST_OUTPUTS if prefix else MOST_KEPT):
         path, sha256 = item.text("file", most=MOST_TEXT), item.value("sha256").sha256()
         if why := path_flaw(path):
             raise Unsound(f"{item.name}.file can't be kept: {why}")
@@ -368,7 +369,7 @@ def read_inputs(fields: Fields) -> dict[str, Any]:
     """Return the sources of a node's inputs; {} if not reported."""
     if not fields.values:
         return {}
-    counts = {key: fields.whole(key, 0, most=10 * MOST_COUNT) for key in INPUT_COUNTS}
+    counts = {key: fields.whole(key, 0, most=MOST_SENT) for key in INPUT_COUNTS}
     return {**counts, "cache_failed": fields.text("cache_failed", "", most=MOST_TEXT)}
 
 

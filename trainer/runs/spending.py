@@ -15,7 +15,7 @@ from typing import Any
 from trainer.runs.attempts import Rung
 from trainer.runs.observation import FORGOTTEN_AFTER, Observation
 from trainer.runs.record import InstanceSeen, RunRecord
-from trainer.runs.reports import CHECKPOINT_COUNTS
+from trainer.runs.reports import CHECKPOINT_COUNTS, MOST_SENT
 from trainer.runs.snapshots import snapshot_usd
 from trainer.runs.spot_saving import SpotBill, saved_usd
 
@@ -59,7 +59,7 @@ def checkpoints_sent(observed: Observation, *, most_usd: float) -> dict[str, Any
     elif observed.heartbeat is not None:
         own = observed.heartbeat.durable
     earlier = observed.start.sent if observed.start else {}
-    counts = {name: earlier.get(name, 0) + own.get(name, 0) for name in CHECKPOINT_COUNTS}
+    counts = {name: min(earlier.get(name, 0) + own.get(name, 0), MOST_SENT) for name in CHECKPOINT_COUNTS}
     if not counts["snapshots"]:
         return {}
     usd = snapshot_usd(puts=counts["snapshots"] + counts["objects"], size=counts["bytes"])

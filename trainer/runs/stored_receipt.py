@@ -23,7 +23,7 @@ from trainer.runs.record import RUN_ID, WORK
 from trainer.runs.record_json import MOST_ANCESTORS, MOST_ATTEMPTS
 from trainer.runs.reports import (
     MOST_COUNT,
-    MOST_FILES,
+    MOST_KEPT,
     MOST_MODELS,
     model_entry,
     read_boot,
@@ -123,7 +123,7 @@ def receipt_from_json(body: bytes, run_id: str) -> Receipt:
 
 def _files(fields: Fields, runs: Collection[str]) -> tuple[dict[str, Any], ...]:
     """Return the candle files of a refresh, or those that a command left, by keys of these runs."""
-    first = next(fields.rows("files", most=MOST_FILES), None)
+    first = next(fields.rows("files", most=MOST_KEPT), None)
     if fields.text("work") == "prepare" or (first and first.values.get("key") is None):
         return read_candle_files(fields)
     files = read_outputs(fields)

@@ -63,7 +63,7 @@ def _driver(record: RunRecord, at: datetime) -> str:
 
 
 def _begun(record: RunRecord) -> Iterator[RunEvent]:
-    rungs = f"{len(record.ladder)} pools to ask" if record.ladder else f"on {record.host}"
+    rungs = f"{counted(len(record.ladder), 'pool')} to ask" if record.ladder else f"on {record.host}"
     why = f"continues {record.parent}; {rungs}" if record.parent else rungs
     yield RunEvent(at=record.created_at, attempt=0, by=DRIVER, what="registered", why=why)
     if record.handed_over_at:
@@ -79,9 +79,7 @@ def _continues(record: RunRecord, attempt: Attempt, reports: Reports) -> Iterato
     pieces, files = counted(len(start.finished), "finished piece"), counted(len(start.files), "file")
     what = f"begins with {pieces} and {files} of checkpoints"
     why = "" if start.finished or start.files else "S3 has nothing of earlier work that verifies"
-    yield RunEvent(
-        at=attempt.launches[0].intended_at, attempt=attempt.number, by=record.driver, what=what, why=why
-    )
+    yield RunEvent(at=attempt.launches[0].intended_at, attempt=attempt.number, by=DRIVER, what=what, why=why)
 
 
 def _of_attempt(record: RunRecord, attempt: Attempt) -> Iterator[RunEvent]:
@@ -166,8 +164,7 @@ def _lost_nodes(record: RunRecord, seen: Observation) -> Iterator[RunEvent]:
     """Yield the loss of each of several nodes, when its instance ended or it was heard last."""
     assert record.attempt is not None
     ended = {one.instance_id: one.terminated_at for one in record.instances}
-    latest = max((node.heard_at for node in seen.nodes if node.heard_at), default=record.created_at)
-    for end in node_ends(record, seen, latest):
+    for end in node_ends(record, seen):
         at = ended.get(end.instance_id) or end.last_report
         if end.line and at is not None:
             what = f"node {end.node} is lost"

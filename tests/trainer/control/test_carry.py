@@ -17,9 +17,12 @@ from trainer.base.errors import ConfigError
 from trainer.base.instants import iso
 from trainer.base.strict_json import Unsound
 from trainer.control.carry import carry, write_ids
+from trainer.control.observe import left_behind
 from trainer.runs.attempts import Attempt
 from trainer.runs.keys import NodeKeys
 from trainer.runs.record import RunRecord
+from trainer.runs.reports import CHECKPOINT_COUNTS
+from trainer.runs.spending import checkpoints_sent
 from trainer.runs.start_file import StartFile, read_start, start_to_json
 from trainer.runs.store import RecordMissing, carried_key, start_key
 
@@ -310,6 +313,18 @@ def test_what_was_reached_and_repeated_goes_from_attempt_to_attempt(lost):
     assert (fourth.reached, fourth.steps_twice) == ({"BTC-USD": 23}, 22)
 
 
+def test_an_attempt_that_launched_nothing_keeps_what_was_sent_before(lost):
+    objects, record, keys = lost
+    tell(objects, keys, 50, BTC_USD="training")
+    never = replace(record, attempts=(*record.attempts, Attempt(number=2)), instances=(seen(),))
+    told = checkpoints_sent(left_behind(objects, never), most_usd=1.0)
+    assert {name: told.get(name) for name in CHECKPOINT_COUNTS} == {"snapshots": 2, "objects": 3, "bytes": 10}
+    sent = {"snapshots": 4, "objects": 5, "bytes": 20}
+    objects.write(keys.result, json.dumps({"state": "interrupted", "checkpoints": sent}).encode())
+    told = checkpoints_sent(left_behind(objects, never), most_usd=1.0)
+    assert {name: told.get(name) for name in CHECKPOINT_COUNTS} == sent
+
+
 def test_a_model_that_failed_stays_failed_on_every_machine(lost):
     """Its own bug: machines that are lost give it no further tries."""
     objects, record, keys = lost
@@ -438,6 +453,26 @@ def test_the_parts_of_one_model_come_from_all_nodes(lost_nodes):
     files = {file.path: file.sha256 for file in carried(objects, record).files}
     parts = {f"m/10/rank-{number}": digest(b"%d" % number) for number in range(3)}
     assert files == {**parts, "m/10/manifest.json": digest(b"{}")}
+
+
+def test_parts_of_nodes_that_do_not_fit_together_are_left_out(lost_nodes):
+    """A start file that its readers refuse would leave the run in `starting` for good."""
+    objects, record, (head, second, third) = lost_nodes
+    record = replace(record, one_model=True)
+    write_snapshot(objects, head, 1, {"m/10": b"a file", "other/1": b"1"})
+    write_snapshot(objects, second, 1, {"m/10/part": b"a folder"})
+    write_snapshot(objects, third, 1, {"m/10/more": b"in it"})
+    assert {file.path for file in carried(objects, record).files} == {"other/1"}
+
+
+def test_more_files_of_all_nodes_than_a_start_file_takes_are_left_out(lost_nodes, monkeypatch):
+    objects, record, (head, second, third) = lost_nodes
+    for module in ("control.carry", "runs.start_file"):
+        monkeypatch.setattr(f"trainer.{module}.MOST_FILES", 5)
+    for name, keys in (("a", head), ("b", second), ("c", third)):
+        write_snapshot(objects, keys, 1, {f"{name}/{number}": name.encode() for number in range(2)})
+    paths = {file.path for file in carried(objects, record).files}
+    assert paths == {"a/0", "a/1", "b/0", "b/1"}
 
 
 def test_models_of_all_nodes_are_finished_and_failures_stay(lost_nodes):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.records import at, launched, make_record
-from trainer.control.progress import RunProgress, Step, progress_of
+from tests.records import at, described, launched, make_record, seen
+from trainer.control.progress import RunProgress, Step, progress_of, unconfirmed_receipt
 from trainer.runs.observation import Observation
 from trainer.runs.reports import Heartbeat, NodeResult
 
@@ -31,3 +31,18 @@ def test_a_killed_node_is_told_long_before_its_lease_ends():
 )
 def test_a_node_that_has_ended_owes_no_sign(over):
     assert not progress(seconds=140, **over).is_silent
+
+
+def test_an_unconfirmed_receipt_counts_its_machine_until_now():
+    alive = seen("running", running_seen_at=at(10))
+    record = make_record(state="running", attempts=launched(), instances=(alive,)).ended(
+        "done", None, at(1805)
+    )
+    look = Step(record=record, observed=Observation(instances=(described(),)), actions=(), moved=False)
+    receipt = unconfirmed_receipt(look, at(3605))
+    assert (receipt["dollars"]["spent_low"], receipt["dollars"]["spent_high"]) == (
+        pytest.approx(3595 / 3600 * 5.0, abs=1e-6),
+        5.0,
+    )
+    assert receipt["attempts"][0]["spent_high"] == 5.0 and receipt["attempts"][0]["seconds_high"] == 3600.0
+    assert (receipt["seconds"]["total"], receipt["closed_at"]) == (3610.0, None)

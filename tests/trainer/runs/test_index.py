@@ -162,6 +162,16 @@ def test_the_index_names_the_last_runs_that_ended(objects, make_record):
     assert list(index.open) == [OLD]
 
 
+def test_a_long_run_that_just_ended_is_the_last_one(objects, make_record):
+    """Whatever began after it, and ended before."""
+    index = RunIndex(
+        open={OLD: START}, ended=tuple(f"20261122-0000{n:02d}-a-aaaa" for n in range(LAST_ENDED))
+    )
+    once = index.without([OLD])
+    assert once.ended == (*index.ended[1:], OLD)
+    assert once.without([OLD, index.ended[5]]).ended == once.ended  # by others who looked at once
+
+
 def test_a_lost_entry_is_entered_again(objects, make_record):
     """As `mayfly down` does before it removes the safety net."""
     begin_run(objects, make_record(run_id=OLD))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.pieces import named
-from tests.records import at, launched, piece, seen
+from tests.records import at, created, launched, piece, seen
 from trainer.base.errors import UsageError
 from trainer.base.strict_json import Unsound
 from trainer.runs.attempts import Reached
@@ -20,7 +20,8 @@ from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import EXIT_CODES, exit_code
 from trainer.runs.receipt import PHASES, make_receipt, ranked, seconds, spent, winner
 from trainer.runs.record import RunPiece
-from trainer.runs.reports import Heartbeat, NodeResult
+from trainer.runs.reports import INPUT_COUNTS, MOST_KEPT, MOST_OUTPUTS, Heartbeat, NodeResult
+from trainer.runs.start_file import StartFile, read_start, start_to_json
 from trainer.runs.stored_receipt import receipt_from_json
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "reference.md"
@@ -309,6 +310,28 @@ def test_a_scripts_receipt_has_its_end_and_its_files(ended):
             receipt_from_json(json.dumps({**done, "files": [{**file, **wrong}]}).encode(), ended.run_id)
 
 
+def test_files_of_several_attempts_are_read_and_bounded(ended):
+    """Each node of each attempt may list 10,000 of them."""
+    sha256 = "0" * 64
+
+    def files(attempt: int, number: int) -> tuple[dict[str, Any], ...]:
+        key = f"models/experiments/AROA:i-1/{ended.run_id}/{attempt}/out/{sha256}"
+        entry = {"key": key, "version_id": "v", "sha256": sha256, "bytes": 3}
+        return tuple({"file": f"{attempt}/{place}.csv", **entry} for place in range(number))
+
+    start = StartFile(run_id=ended.run_id, attempt=2, outputs=files(1, MOST_OUTPUTS + 20_000))
+    assert read_start(start_to_json(start), run_id=ended.run_id, attempt=2) == start
+    run = replace(ended, work="script", leaves="files", pieces=())
+    receipt = make_receipt(run, Observation(start=start, outputs=files(2, MOST_OUTPUTS)))
+    read = receipt_from_json(json.dumps(receipt).encode(), ended.run_id)
+    assert len(read["files"]) == 2 * MOST_OUTPUTS + 20_000
+    more = make_receipt(run, Observation(start=start, outputs=files(2, MOST_KEPT)))
+    assert len(receipt_from_json(json.dumps(more).encode(), ended.run_id)["files"]) == MOST_KEPT
+    assert [item for item in more["files"] if item["file"].startswith("1/")] == sorted(
+        start.outputs, key=lambda item: str(item["file"])
+    )
+
+
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
@@ -394,3 +417,36 @@ def rows(first_header: str, after: str = "## Fields of the receipt") -> list[lis
 
 def documented(first_header: str, after: str) -> list[str]:
     return [row[0] for row in rows(first_header, after)]
+
+
+def test_an_open_run_counts_on_after_a_lost_machine(make_record):
+    lost = replace(launched()[0], ended_at=at(1_800), cause="lost", error={"code": 105, "what": "w"})
+    again = created(token="t9", instance_ids=("i-2",))
+    second = replace(launched(again)[0], number=2, created_at=at(2_000))
+    machines = (
+        seen(terminated_at=at(1_900)),
+        seen("running", instance_id="i-2", attempt=2, launched_at=at(2_000)),
+    )
+    record = make_record(state="running", attempts=(lost, second), instances=machines)
+    told = seconds(record, Observation(), at(3_000))
+    assert (told["lost"], told["boot"], told["total"]) == (1_995.0, 1_000.0, 3_005.0)
+    waits = replace(record, state="starting", attempts=(lost, replace(second, launches=(), created_at=None)))
+    assert seconds(replace(waits, instances=machines[:1]), Observation(), at(3_000))["lost"] == 2_995.0
+
+
+def test_a_receipt_cuts_an_error_to_what_its_reader_takes(ended):
+    """A ladder of 120 full pools names each of them."""
+    error = {"code": 101, "what": "no capacity", "why": "tried " + "x" * 5_000, "do": "Launch later."}
+    lost = replace(ended.attempts[0], ended_at=at(400), cause="lost", error=error)
+    record = replace(ended, outcome="failed", error=error, attempts=(lost,))
+    receipt = make_receipt(record, Observation(models=()))
+    read = receipt_from_json(json.dumps(receipt).encode(), record.run_id)
+    assert read["error"]["why"].startswith("tried xxx") and read["error"]["why"].endswith("x ...")
+    assert read["attempts"][0]["error"] == read["error"] and read["exit_code"] == 101
+
+
+def test_inputs_of_many_machines_are_read_again(ended):
+    """Each of 64 may fetch terabytes, and a receipt has their sum."""
+    inputs = dict.fromkeys(INPUT_COUNTS, 0) | {"s3_bytes": 64 * 10**13, "cache_failed": ""}
+    receipt = make_receipt(ended, Observation(result=result(models=(), inputs=inputs)))
+    assert receipt_from_json(json.dumps(receipt).encode(), ended.run_id)["inputs"] == inputs

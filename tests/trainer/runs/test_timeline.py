@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from tests.records import NOON, at, created, described, intent, make_record, seen
+from tests.records import NOON, at, created, described, intent, make_record, rung, seen
 from trainer.runs.attempts import Attempt, Queue
 from trainer.runs.observation import Observation
 from trainer.runs.record import RunRecord
@@ -145,3 +145,13 @@ def test_a_launch_time_in_whole_seconds_follows_its_call():
     assert told[-1] == "i-1 launched"
     early = timeline(make_record(attempts=(attempt,), instances=(seen(launched_at=at(29)),)), {})
     assert "i-1 launched" in [event.what for event in early if event.at == at(29)]
+
+
+def test_a_continued_run_began_with_who_drove_it_then():
+    start = Observation(start=StartFile(run_id="r", attempt=1, finished=({"piece": "BTC-USD"},)))
+    launched = Attempt(number=1, launches=(intent(),))
+    record = make_record(parent="r0", parent_counts="all", attempts=(launched,), ladder=(rung(),))
+    events = timeline(record.handed_over(at(30)), {1: start})
+    (begins,) = [event for event in events if event.what.startswith("begins with")]
+    assert (begins.at, begins.by) == (at(1), "desk")
+    assert events[0].why == "continues r0; 1 pool to ask"

@@ -21,7 +21,6 @@ from trainer.job.job import Job
 from trainer.models import MODELS
 from trainer.store.card import read_card
 from trainer.targets.scoring import Rows
-from trainer.train.inputs.rows import prepare
 from trainer.train.own.probe_target import measure_target
 
 pytestmark = pytest.mark.slow

@@ -129,6 +129,9 @@ def answer(
             read_record(home.cloud.objects, run_id)
         except UsageError:  # started by hand, with tags of a run: only the sweeper cares for it
             return {**report.as_dict(), "dropped": f"{instance_id} is of {run_id}, which has no record"}
+        except UnreadableRecord as error:
+            report.settled([], {run_id: error})
+            return report.as_dict()
         report.settled([settle_run(home.cloud, run_id, starts="control")], {})
         mine = [entry for entry in report.unfinished() if run_id in entry.runs]
         report.advance(mine)

@@ -12,7 +12,7 @@ from trainer.job.model_names import TRIAL
 from trainer.runs.calibration import PHASES
 from trainer.runs.deadline import CAUSES
 from trainer.runs.manifest import Manifest
-from trainer.runs.receipt import Receipt, ranked
+from trainer.runs.receipt import Receipt, is_whole, ranked
 from trainer.runs.record import RunRecord
 from trainer.runs.report.curves import RunCurves
 from trainer.runs.report.lanes import events, lanes
@@ -75,7 +75,10 @@ def report_data(receipt: Receipt, record: RunRecord, seen: Seen) -> dict[str, An
         "models": models,
         "failed": _some([[one["piece"], one["reason"]] for one in receipt["failed"]], MOST_FAILED),
         "left_out": _some(receipt["left_out"], MOST_FAILED),
-        "values": _some([_value(one) for one in values], MOST_VALUES),
+        "values": {
+            **_some([_value(one) for one in values], MOST_VALUES),
+            "done": sum(map(is_whole, values)),
+        },
         "files": _some([[one["file"], one["bytes"]] for one in receipt["files"]], MOST_FILES),
         "curves": seen.curves.to_dict(order) if seen.curves else None,
         "lineage": [[label, value] for label, value in lineage(receipt, seen.manifest) if value],

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
 from trainer.base.instants import iso
 from trainer.runs.attempts import Attempt
+from trainer.runs.node_ends import node_ends
 from trainer.runs.observation import Observation
 from trainer.runs.record import RunRecord
 from trainer.runs.reports import Heartbeat, NodeResult
@@ -37,16 +38,27 @@ def _of_attempt(record: RunRecord, attempt: Attempt, reports: Reports) -> Iterat
     seen = reports.get(attempt.number, Observation())
     title = f"attempt {attempt.number}"
     if not seen.nodes:
-        yield _lane(record, attempt, title, seen.heartbeat, seen.result)
-    for number, node in enumerate(seen.nodes):
-        yield _lane(record, attempt, f"{title}, node {number}", node.heartbeat, node.result)
+        ids = [one.instance_id for one in record.instances if one.attempt == attempt.number]
+        yield _lane(record, attempt, title, ids, seen.heartbeat, seen.result)
+    ends = node_ends(record.as_of(attempt.number), seen)
+    for end, node in zip(ends, seen.nodes, strict=True):
+        name = f"{title}, node {end.node}"
+        lane = _lane(record, attempt, name, [node.instance_id], node.heartbeat, node.result)
+        own = {"lost": True, "why": str((end.error or {}).get("what") or "")} if end.line else {}
+        yield {**lane, **own}
 
 
 def _lane(
-    record: RunRecord, attempt: Attempt, title: str, beat: Heartbeat | None, result: NodeResult | None
+    record: RunRecord,
+    attempt: Attempt,
+    title: str,
+    ids: Collection[str],
+    beat: Heartbeat | None,
+    result: NodeResult | None,
 ) -> dict[str, Any]:
+    """Return the lane of instances with these ids."""
     is_last = attempt is record.attempts[-1]
-    ends = [seen.terminated_at for seen in record.instances if seen.attempt == attempt.number]
+    ends = [seen.terminated_at for seen in record.instances if seen.instance_id in ids]
     known = [end for end in ends if end is not None]
     closed = record.closed_at if is_last else None
     end = max(known, default=None) or attempt.ended_at or closed or record.created_at

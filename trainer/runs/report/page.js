@@ -31,14 +31,15 @@
     const facts = [];
     if (run.work === "train") facts.push([counted(models.total, "model"), failed.total ? `${whole(failed.total)} failed` : "made", failed.total ? "bad" : ""]);
     if (values.total > 1) {
-      const [tried, done] = [values.rows[0].study, values.rows.filter((one) => one.done && (one.end || "done") === "done").length];
+      const tried = values.rows[0].study, done = values.done ?? values.rows.filter((one) => one.done && (one.end || "done") === "done").length; // an older page has no count
       facts.push(tried ? [counted(values.total, "trial"), `${whole(done)} to the end`, ""] : [`${whole(done)} of ${whole(values.total)}`, "values done", ""]);
     }
     if (files.total) facts.push([counted(files.total, "file"), "", ""]);
     facts.push([duration(seconds.total), "in all", ""]);
     const estimate = dollars.estimated ? `spent, ${money(dollars.estimated)} estimated` : "spent";
     facts.push(run.host ? ["no cost", `on ${run.host}`, ""] : [between(dollars.spent_low, dollars.spent_high), estimate, ""]);
-    if (data.attempts.length > 1) facts.push([counted(data.attempts.length, "attempt"), `${data.attempts.length - 1} lost`, "odd"]);
+    const lost = data.attempts.filter((one) => one.cause).length;
+    if (lost) facts.push([counted(data.attempts.length, "attempt"), `${lost} lost`, "odd"]);
     into.append(el("ul", { kind: "facts" }, ...facts.map(([one, other, tone]) => el("li", { kind: tone }, el("b", {}, one), " ", other))));
     if (run.note) into.append(el("p", {}, run.note));
     return true;

@@ -318,10 +318,13 @@ def test_an_event_about_a_run_without_a_record_is_dropped(make_cloud, monkeypatc
     assert told["dropped"] == f"i-by-hand is of {by_hand}, which has no record" and not told["settled"]
 
 
-def test_an_unreadable_record_is_reported_and_fails_no_call(make_cloud):
+def test_an_unreadable_record_is_reported_and_fails_no_call(make_cloud, monkeypatch):
     cloud, record = make_cloud()
     cloud.objects.write(record_key(record.run_id), to_json(replace(record, format=99)))
-    assert called(cloud) == {"settled": {record.run_id: "unreadable"}, "retrains": {}, "problems": {}}
+    monkeypatch.setattr(cloud, "run_of", lambda *, instance_id: record.run_id)
+    for event in ({}, {**ENDED, "detail": {"instance-id": "i-1", "state": "terminated"}}):
+        told = called(cloud, event)
+        assert told == {"settled": {record.run_id: "unreadable"}, "retrains": {}, "problems": {}}
 
 
 def test_a_run_that_both_look_at_is_started_once(make_cloud):

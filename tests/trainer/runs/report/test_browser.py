@@ -164,3 +164,16 @@ def test_a_thousand_models_are_few_elements_and_sort_filter_and_turn(browse):
     shown = browse(made, act=act).texts
     assert "1 to 25 of 100" in shown
     assert [one for one in shown if re.fullmatch(r"SYM\d{4}-USD", one)][:2] == ["SYM0900-USD", "SYM0901-USD"]
+
+
+def test_the_head_counts_every_lost_attempt_and_every_value(browse):
+    data = planted_report(2, epochs=2)
+    for one in data["attempts"]:
+        one["cause"] = "lost"
+    value = {"piece": "v", "values": {"lr": "1"}, "done": True, "exit_code": 0, "metric": "", "best": None}
+    value |= {"better": "", "seconds": 1.0, "starts": 1, "study": "", "end": ""}
+    data["values"] = {"total": 1_500, "done": 1_400, "rows": [value]}
+    drawn = browse(page(data))
+    assert drawn.console == []
+    texts = " ".join(" ".join(drawn.texts).split())
+    assert "2 attempts 2 lost" in texts and "1,400 of 1,500 values done" in texts

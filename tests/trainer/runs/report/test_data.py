@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from tests.pieces import named
-from tests.records import RUN, at
+from tests.records import RUN, at, created, launched, make_record, seen
 from tests.reports import planted_cards, planted_models, planted_receipt, planted_record, planted_report
 from trainer.base.html import embedded_json
 from trainer.base.strict_json import Unsound
+from trainer.runs.observation import NodeSeen, Observation
 from trainer.runs.report import page as pages
 from trainer.runs.report.data import MOST_TEXT, Seen, report_data
+from trainer.runs.report.lanes import lanes
 from trainer.runs.report.page import data_of, page
+from trainer.runs.reports import Heartbeat, NodeResult
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +113,13 @@ def test_trials_stand_where_a_scripts_values_do():
     ]
 
 
+def test_values_are_counted_beyond_those_that_are_shown():
+    value = {**named("A"), "values": {"lr": "1"}, "exit_code": 0, "starts": 1, "seconds": 0.0, "best": {}}
+    scripts = [{**value, "piece": f"v{place}", "done": place < 1_400} for place in range(1_500)]
+    values = report_data({**planted_receipt([]), "scripts": scripts}, planted_record([]), Seen())["values"]
+    assert (values["total"], values["done"], len(values["rows"])) == (1_500, 1_400, 1_000)
+
+
 def test_metrics_that_are_no_numbers_are_no_scores():
     models = planted_models(1)
     models[0]["metrics"]["test"] |= {"auc": "high", "n": float("inf"), "baselines": [1], "intervals": 3}
@@ -161,3 +171,39 @@ def test_a_page_that_is_too_large_leaves_its_curves_out(report, monkeypatch):
     monkeypatch.setattr(pages, "MOST_PAGE_BYTES", 1_000)
     with pytest.raises(Unsound, match="bytes"):
         page(report)
+
+
+def test_the_lane_of_a_lost_node_ends_with_its_machine():
+    launch = created(instance_ids=("i-1", "i-2"))
+    machines = (
+        seen(terminated_at=at(3_600)),
+        seen(
+            instance_id="i-2", terminated_at=at(600), market="spot", reason="Server.SpotInstanceTermination"
+        ),
+    )
+    record = make_record(
+        num_nodes=2, attempts=launched(launch), instances=machines, state="closed", outcome="done",
+        ending_at=at(3_500), closed_at=at(3_700),
+    )  # fmt: skip
+    nodes = tuple(
+        NodeSeen(
+            instance_id=name,
+            heard_at=at(until),
+            heartbeat=Heartbeat(
+                instance_id=name,
+                at=at(until),
+                lease_until=at(until + 90),
+                phase="train",
+                phases={"train": at(60)},
+            ),
+            result=NodeResult(state="done", phases={"train": at(60), "end": at(3_500)})
+            if name == "i-1"
+            else None,
+        )
+        for name, until in (("i-1", 3_500), ("i-2", 590))
+    )
+    head, other = lanes(record, {1: Observation(nodes=nodes)})["lanes"]
+    assert [name for name, *_ in other["segments"]] == ["preflight", "capacity", "boot", "train"]
+    assert (other["segments"][-1][2], head["segments"][-1][2]) == (at(600).timestamp(), at(3_600).timestamp())
+    assert (other["lost"], head["lost"]) == (True, False)
+    assert other["why"] == "the spot instance i-2 was taken back" and head["why"] == ""
