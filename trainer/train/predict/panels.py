@@ -129,8 +129,9 @@ def outputs_of_panel(
     up the calendar.
     """
     panel = {symbol: candles for symbol, (candles, _) in series.items()}
+    bars, outputs_NO = np.empty(0, dtype=np.int64), np.empty((0, model.card.architecture["outputs"]))
     made = {
-        symbol: BarOutputs(bars=np.empty(0, dtype=np.int64), outputs_NO=np.empty((0, 1)), fitted={})
+        symbol: BarOutputs(bars=bars, outputs_NO=outputs_NO, fitted=entry_of(model, symbol).fitted)
         for symbol in panel
     }
     chosen = []
@@ -140,8 +141,8 @@ def outputs_of_panel(
         bars = np.intersect1d(one.bars, series[one.candles.symbol][1], assume_unique=True)
         if len(bars):
             chosen.append(replace(one, bars=bars))
-    for one, outputs_NO in zip(chosen, _outputs(model, Networks(), chosen) if chosen else (), strict=True):
-        made[one.candles.symbol] = BarOutputs(bars=one.bars, outputs_NO=outputs_NO, fitted=one.entry.fitted)
+    for one, its_NO in zip(chosen, _outputs(model, Networks(), chosen) if chosen else (), strict=True):
+        made[one.candles.symbol] = BarOutputs(bars=one.bars, outputs_NO=its_NO, fitted=one.entry.fitted)
     return made
 
 
@@ -175,7 +176,7 @@ def series_to_predict(
     ):
         if candles.symbol not in wanted:
             continue
-        entry = card.of(candles.symbol) if candles.symbol in card.symbols else common.unknown(candles.symbol)
+        entry = entry_of(model, candles.symbol)
         dates = calendar.dates(candles)
         warmup, times = warmups[candles.symbol], calendar.times(candles)
         first = times.first_row(warmup=warmup, bars_seen=card.lookback)
@@ -198,6 +199,11 @@ def series_to_predict(
         yield PanelSeries(
             candles=candles, entry=entry, rows_DF=whole_DF, bars=bars, place_T=place_T, first=first
         )
+
+
+def entry_of(model: CheckedModel, symbol: str) -> CardSeries:
+    """Return the entry of a symbol in a panel's card; the common one for a symbol that training never saw."""
+    return model.card.of(symbol) if symbol in model.card.symbols else common_of(model).unknown(symbol)
 
 
 def common_of(model: CheckedModel) -> CardPanel:
