@@ -149,10 +149,32 @@ def test_a_table_is_read_as_its_file_is(tmp_path: Path, data: Path) -> None:
     (file,) = data.glob("AAA*")
     table = pandas.read_parquet(file)
     of_file = model.prepare(file, last=5)["AAA"]
-    for given in (table, table.set_index("timestamp"), table.assign(symbol="AAA")):
+    times = pandas.DatetimeIndex(table["timestamp"])
+    for given in (
+        table,
+        table.set_index("timestamp"),
+        table.assign(symbol="AAA"),
+        table.set_index("timestamp", drop=False),
+        table.set_index(times.rename(None)),
+    ):
         of_table = model.prepare(given, last=5)["AAA"]
         assert torch.equal(of_table.inputs["x"], of_file.inputs["x"])
         assert of_table.bar.tolist() == of_file.bar.tolist()
+
+
+def test_a_table_that_can_not_be_read_is_one_error(tmp_path: Path, data: Path) -> None:
+    make_model(tmp_path / "m.safetensors", symbols=("AAA",))
+    model = trainer.load(tmp_path / "m.safetensors")
+    table = pandas.read_parquet(next(data.glob("AAA*")))
+    for given, why in (
+        (pandas.concat([table, table[["close"]]], axis=1), "the table can't be read .Duplicate column"),
+        (table.assign(note=[1, "a"] * (len(table) // 2)), "the table can't be read .*note"),
+        (table.drop(columns="close"), "the table has no column for close"),
+        (pandas.concat([table, table.tail(5)]), "the table has unsorted bars of AAA"),
+        (table.assign(symbol="ZZZ"), r"unknown symbol .AAA. .the table holds"),
+    ):
+        with pytest.raises(DataError, match=f"^{why}"):
+            model.prepare(given)
 
 
 def test_what_can_not_be_prepared_is_one_error(tmp_path: Path, data: Path) -> None:
