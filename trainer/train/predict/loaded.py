@@ -33,7 +33,7 @@ from trainer.store.card import Card, CardSeries
 from trainer.targets.target import TargetSettings
 from trainer.train.inputs.rows import context_rows
 from trainer.train.predict.load_model import CheckedModel, check_file, network_from, unfit
-from trainer.train.predict.panels import common_of, series_to_predict
+from trainer.train.predict.panels import common_of, is_in_panel, series_to_predict
 from trainer.train.predict.predictions import NotPredicted
 from trainer.train.predict.symbols import context_of_task, open_candles_of, task_of, wanted_symbols
 
@@ -225,9 +225,11 @@ class LoadedModel:
         self, folder: CandleFolder, wanted: Sequence[str], last: int | None
     ) -> Iterator[PreparedBars | NotPredicted]:
         """Yield the bars of each symbol of a panel: all of them make up the calendar and the ranks."""
-        panel = {symbol: folder.read(symbol) for symbol in folder.symbols}
+        members = [symbol for symbol in folder.symbols if is_in_panel(self.checked, symbol)]
+        panel = {symbol: folder.read(symbol) for symbol in members}
         chosen = wanted or tuple(panel)
-        for one in series_to_predict(self.checked, panel, wanted=chosen, last=last, rows={}):
+        each = series_to_predict(self.checked, panel, wanted=chosen, last=last, rows={}) if panel else ()
+        for one in each:
             if isinstance(one, NotPredicted):
                 yield one
                 continue

@@ -14,11 +14,15 @@ import torch
 import trainer
 from tests.models import FEATURES, card_of, make_model, make_own_model
 from trainer.base.errors import DataError, UsageError
+from trainer.data.feature_names import label_of
+from trainer.data.read.reading import CandleFolder
 from trainer.models import network_of
 from trainer.store.card import Card, CardPanel
 from trainer.store.weights import HELD_OUT, save, weights_sha256
 from trainer.train.packs.tensors import tensors_of
 from trainer.train.predict.averaged import averaged_tensors
+from trainer.train.predict.load_model import check_model
+from trainer.train.predict.panels import outputs_of_panel
 from trainer.train.predict.symbols import Predictions, predict_models
 
 SYMBOLS = ("AAA", "BBB", "CCC")
@@ -106,10 +110,10 @@ def test_a_refit_is_loaded_as_predict_uses_it(tmp_path: Path, data: Path) -> Non
     check_agrees(tmp_path / "m.safetensors", data)
 
 
-@pytest.mark.parametrize("scaler_of", ["pooled", "series", "rank"])
-def test_a_panel_forecasts_any_symbol(scaler_of: str, tmp_path: Path, data: Path) -> None:
-    features = ("present", *FEATURES)
-    card = card_of("transformer", "direction", symbols=SYMBOLS[:2], features=features)
+def save_panel(path: Path, scaler_of: str, **keys: Any) -> None:
+    """Write a model of a panel of the first two symbols."""
+    features = ("present", *FEATURES, *keys.get("columns", ()))
+    card = card_of("transformer", "direction", symbols=SYMBOLS[:2], features=features, **keys)
     card = scaled(card) if scaler_of == "series" else card
     series = [
         replace(one, scaler={**one.scaler, "mean": [0.0, *one.scaler["mean"][1:]]}, number=n + 1)
@@ -119,8 +123,31 @@ def test_a_panel_forecasts_any_symbol(scaler_of: str, tmp_path: Path, data: Path
     panel = CardPanel(scaler_of=scaler_of, scaler=common, fitted={}, calendar="24x7", horizon=5)
     torch.manual_seed(1)
     tensors = tensors_of(network_of("transformer").build(card.architecture))
-    save(tmp_path / "m.safetensors", tensors, replace(card, panel=panel, series=series, kind="panel"))
+    save(path, tensors, replace(card, panel=panel, series=series, kind="panel"))
+
+
+@pytest.mark.parametrize("scaler_of", ["pooled", "series", "rank"])
+def test_a_panel_forecasts_any_symbol(scaler_of: str, tmp_path: Path, data: Path) -> None:
+    save_panel(tmp_path / "m.safetensors", scaler_of)
+    assert set(as_predicted(tmp_path / "m.safetensors", data, 1)) == set(SYMBOLS)
     check_agrees(tmp_path / "m.safetensors", data)
+
+
+def test_a_symbol_beside_a_panel_is_none_of_its_series(tmp_path: Path, data: Path) -> None:
+    path, columns = tmp_path / "m.safetensors", ["log_return_5 of CCC"]
+    version = label_of((), (*FEATURES, "log_return_5"), "")
+    save_panel(path, "rank", columns=columns, features_version=version)
+    folder = CandleFolder(data, tmp_path, symbols=SYMBOLS[:2], timeframe="1m", columns=columns)
+    panel = {symbol: folder.read(symbol) for symbol in folder.symbols}
+    model = check_model(path)
+    scored = outputs_of_panel(model, {symbol: (one, np.arange(len(one))) for symbol, one in panel.items()})
+    predicted = as_predicted(path, data)
+    assert predicted.keys() == scored.keys()
+    for symbol, one in scored.items():
+        assert predicted[symbol].columns["probability"].tolist() == one.at(one.bars, model.target).tolist()
+    check_agrees(path, data)
+    *others, (named,) = [[one] for one in predict_models([path], data, symbols=SYMBOLS, last=1)]
+    assert len(others) == 2 and "m does not forecast CCC (it reads" in str(getattr(named, "error", ""))
 
 
 def test_a_model_of_ones_own_takes_its_file(tmp_path: Path, data: Path) -> None:
