@@ -87,11 +87,14 @@ def returns_by_day(card: Card) -> dict[int, float]:
 
 
 def _rows(reference: Side, other: Side, score: str, lower: bool) -> list[ComparedRow]:
-    """Return the rows of a side that share enough cells with the reference, judged together."""
+    """Return the rows of a side that share enough cells with the reference, judged together. All symbols have
+    one if both sides are of the same symbols.
+    """
     theirs, ours = _by_symbol(reference, score), _by_symbol(other, score)
-    common = [symbol for symbol in ours if symbol in theirs]
+    symbols, others = _symbols(reference, score), _symbols(other, score)
+    common = [place for place in ours if place in theirs and (place != ALL or symbols == others)]
     if not common:
-        why = f"{reference.name} has {some_of(list(theirs), 3)}, {other.name} has {some_of(list(ours), 3)}"
+        why = f"{reference.name} has {some_of(symbols, 3)}, {other.name} has {some_of(others, 3)}"
         raise UsageError("they have no symbol in common", why=why, do=DO)
     pairs = {symbol: _shared(theirs[symbol], ours[symbol]) for symbol in common}
     enough = {symbol: days for symbol, days in pairs.items() if len(days) >= FEWEST_CELLS}
@@ -133,16 +136,24 @@ def _described(sides: Sequence[Side]) -> Mapping[str, Any]:
     return about
 
 
+def _scored(side: Side, score: str) -> list[Card]:
+    return [card for card in side.cards if card.losses and card.losses["sums"].get(score, {}).get(MODEL)]
+
+
+def _symbols(side: Side, score: str) -> list[str]:
+    """Return the symbols of a side's scored models, sorted."""
+    return sorted({symbol for card in _scored(side, score) for symbol in card.symbols})
+
+
 def _by_symbol(side: Side, score: str) -> dict[str, _LossesByDay]:
     """Return a side's losses: of all symbols first if it has several, then of each with models of its own.
     Those of several seeds are averaged.
     """
     seeds: dict[tuple[tuple[str, ...], int], list[Card]] = defaultdict(list)
-    for card in side.cards:
-        if card.losses and card.losses["sums"].get(score, {}).get(MODEL):
-            seeds[card.symbols, card.fold].append(card)
+    for card in _scored(side, score):
+        seeds[card.symbols, card.fold].append(card)
     made: dict[str, _LossesByDay] = defaultdict(_LossesByDay)
-    several = len({symbol for symbols, _ in seeds for symbol in symbols}) > 1
+    several = len(_symbols(side, score)) > 1
     for (symbols, _), cards in seeds.items():
         for place in [ALL] * several + list(symbols) * (len(symbols) == 1):
             one = _LossesByDay()

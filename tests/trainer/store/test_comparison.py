@@ -73,6 +73,15 @@ def test_a_pooled_model_stands_beside_models_of_its_symbols() -> None:
     assert (row.symbol, row.bars, row.judgement.mark) == (ALL, 4_800, "better")
 
 
+def test_all_symbols_are_compared_only_if_both_have_them() -> None:
+    first = side("one", card("AAA"), card("BBB"))
+    _, (row,) = compare_sides([first, side("two", card("AAA"), card("CCC", better=0.01))])
+    assert (row.symbol, row.judgement.mark) == ("AAA", "no different")
+    for others in ([card("CCC"), card("DDD")], [card("CCC+DDD")]):
+        with pytest.raises(UsageError, match="no symbol in common .*one has AAA, BBB, two has CCC, DDD"):
+            compare_sides([side("one", card("AAA"), card("BBB")), side("two", *others)])
+
+
 def test_seeds_are_averaged() -> None:
     seeds = [card("AAA", better=by, seed=number) for number, by in enumerate((0.006, 0.002))]
     _, (row,) = compare_sides([side("one", card("AAA")), side("seeds", *seeds)])

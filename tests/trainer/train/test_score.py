@@ -172,3 +172,23 @@ def test_a_model_of_several_series_has_the_losses_of_its_own_training(
     since = told["begins"][0] + 3600
     later = run.scored(since=since).challenger
     assert later is not None and later.begins[0] == since and sum(later.bars) < sum(told["bars"])
+
+
+@pytest.mark.parametrize("target", ["barrier", "quantiles"])
+def test_a_panel_with_a_series_that_has_ended_is_scored(
+    target: str, tmp_path: Path, train_piece: Any, write_candles: Any
+) -> None:
+    data, out = tmp_path / "data", tmp_path / "models"
+    for folder in (data, out):
+        folder.mkdir()
+    for seed, bars in enumerate((700, 700, 200)):
+        write_candles(data, "ABC"[seed] * 3, bars=bars, seed=seed)
+    keys: dict[str, Any] = {"hidden": 4, "lookback": 20, "epochs": 1, "batch": 64, "horizon": 2}
+    job = job_of(name="all", panel=True, target=target, features=["log_return_1"], **keys)
+    made = planned(job, data)
+    (piece,) = survey(job.with_data(timeframe="1m"), made.plan).pieces
+    done = train_piece(piece, job, data, out)
+    trained = Trained(piece=piece, job=job, data=data, out=out, done=done, events=[])
+    scored, told = ScoreRun(trained, tmp_path).scored(), read_card(trained.file).losses
+    assert scored.challenger is not None, scored.reason
+    assert scored.challenger.sums == told["sums"]

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from trainer.base.errors import DataError, TrainerError, UsageError
+from trainer.base.errors import DataError, TrainerError, UsageError, renaming
 from trainer.base.files import HeldFolder
 from trainer.base.settings import WINDOWS
 from trainer.data.features import compute_each
@@ -33,7 +33,7 @@ from trainer.store.card import Card, CardSeries
 from trainer.targets.target import TargetSettings
 from trainer.train.inputs.rows import context_rows
 from trainer.train.predict.load_model import CheckedModel, check_file, network_from, unfit
-from trainer.train.predict.panels import common_of, series_to_predict
+from trainer.train.predict.panels import common_of, is_in_panel, series_to_predict
 from trainer.train.predict.predictions import NotPredicted
 from trainer.train.predict.symbols import context_of_task, open_candles_of, task_of, wanted_symbols
 
@@ -160,9 +160,9 @@ class LoadedModel:
     ) -> dict[str, PreparedBars]:
         """Return the inputs at every bar (or the `last` of each symbol) that has enough bars before it.
 
-        `bars` are candles: a file, a folder, or a table with the same columns (a time index counts as one).
-        A table or file without symbols is of the model's only one, or of the one in `symbols`. A panel's
-        model takes any symbol, and needs the bars of all.
+        `bars` are candles: a file, a folder, or a table with the same columns (a time index counts as one,
+        unless a column has its name). A table or file without symbols is of the model's only one, or of the
+        one in `symbols`. A panel's model takes any symbol, and needs the bars of all.
 
         A symbol without bars, or with too few, is a warning; if none is left, or if it was named, its
         DataError is raised. Raises UsageError for symbols that the model does not know, and DataError for an
@@ -173,21 +173,29 @@ class LoadedModel:
             raise UsageError(f"last is {last}", do="Give 1 or more, or leave it out for every bar.")
         wanted = wanted_symbols([self.checked], symbols)
         with HeldFolder("prepare") as scratch:
-            path = Path(bars) if isinstance(bars, (str, Path)) else _written(bars, Path(scratch))
+            path, names = Path(scratch, "table", "bars.parquet"), dict[str, str]()
+            if isinstance(bars, (str, Path)):
+                path = Path(bars)
+            else:
+                _write(bars, path)
+                names = {str(path): "the table", path.name: "the table"}  # in errors
             of_one = wanted or (self.card.symbols if len(self.card.symbols) == 1 else ())
             only = () if self.card.panel else of_one
-            folder = open_candles_of([self.checked], path, Path(scratch), symbols=only)
-            made = list(
-                self._panel(folder, wanted, last) if self.card.panel else self._each(folder, path, last)
-            )
+            with renaming(names):
+                folder = open_candles_of([self.checked], path, Path(scratch), symbols=only)
+                is_panel = self.card.panel is not None
+                made = [*(self._panel(folder, wanted, last) if is_panel else self._each(folder, path, last))]
         errors = [one.error for one in made if isinstance(one, NotPredicted)]
+        for error in errors:
+            error.rename(names)
         prepared = {one.symbol: one for one in made if isinstance(one, PreparedBars)}
         if errors and (wanted or not prepared):
             raise errors[0]
         for error in errors:
             warnings.warn(str(error), stacklevel=2)
         if not prepared:
-            raise DataError(f"{path} holds no symbol of {self.checked.name}", do="Name one with symbols.")
+            held_by = names.get(str(path), path)
+            raise DataError(f"{held_by} holds no symbol of {self.checked.name}", do="Name one with symbols.")
         return prepared
 
     def _each(
@@ -217,9 +225,11 @@ class LoadedModel:
         self, folder: CandleFolder, wanted: Sequence[str], last: int | None
     ) -> Iterator[PreparedBars | NotPredicted]:
         """Yield the bars of each symbol of a panel: all of them make up the calendar and the ranks."""
-        panel = {symbol: folder.read(symbol) for symbol in folder.symbols}
+        members = [symbol for symbol in folder.symbols if is_in_panel(self.checked, symbol)]
+        panel = {symbol: folder.read(symbol) for symbol in members}
         chosen = wanted or tuple(panel)
-        for one in series_to_predict(self.checked, panel, wanted=chosen, last=last, rows={}):
+        each = series_to_predict(self.checked, panel, wanted=chosen, last=last, rows={}) if panel else ()
+        for one in each:
             if isinstance(one, NotPredicted):
                 yield one
                 continue
@@ -306,13 +316,18 @@ def _scalers(model: CheckedModel) -> list[Mapping[str, Any]]:
     return scalers[:1] if all(one == scalers[0] for one in scalers) else scalers
 
 
-def _written(table: pandas.DataFrame, folder: Path) -> Path:
-    """Write a table of candles to a file, which the reader of files then checks."""
+def _write(table: pandas.DataFrame, path: Path) -> None:
+    """Write a table of candles to a file, which the reader of files then checks. Raises DataError for one
+    that no file can hold.
+    """
     import pandas  # late: only tables need it
 
-    if isinstance(table.index, pandas.DatetimeIndex):
-        table = table.rename_axis(table.index.name or "timestamp").reset_index()
-    path = folder / "table" / "bars.parquet"
+    times = table.index.name or "timestamp"
+    if isinstance(table.index, pandas.DatetimeIndex) and times not in table.columns:
+        table = table.rename_axis(times).reset_index()
     path.parent.mkdir()
-    table.to_parquet(path, index=False)
-    return path
+    try:
+        table.to_parquet(path, index=False)
+    except (ValueError, TypeError, NotImplementedError) as error:  # pyarrow's errors are of these
+        do = "Give columns of numbers and texts, each name once."
+        raise DataError("the table can't be read", why=str(error)[:200], do=do) from error

@@ -2,7 +2,7 @@
 
 All symbols are read, wanted or not: they make up the calendar, and ranks are taken among those present on a
 date. A symbol that the model was not trained on gets the panel's common scaler and fitted numbers, and series
-number 0.
+number 0. One whose bars it only reads beside, for a side series, is no series of its panel, as in training.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import torch
 from trainer.bars.panel_plan import PanelCalendar, calendar_of
 from trainer.base.errors import DataError, TrainerError
 from trainer.base.settings import WINDOWS
+from trainer.data.columns import told_of
 from trainer.data.read.candles import Candles
 from trainer.data.read.reading import CandleFolder
+from trainer.data.side_names import split_sides, symbols_beside
 from trainer.data.timeframes import step_of
 from trainer.models import home_of, reads_of
 from trainer.store.card import CardPanel, CardSeries
@@ -27,6 +29,9 @@ from trainer.train.inputs.rows import context_rows
 from trainer.train.predict.load_model import CheckedModel, Networks, without_unit
 from trainer.train.predict.predictions import BarOutputs, NotPredicted, Predictions
 from trainer.train.predict.readers import Inputs, reader_of
+
+# Calendar and inputs by scaler, name of the calendar, and symbols
+RowsOfPanels = dict[tuple[str, str, tuple[str, ...]], tuple[PanelCalendar, PanelRows]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,17 +75,25 @@ def predict_panels(
             )
             for number, model in enumerate(models):
                 made[symbol, number] = NotPredicted(model=model.name, symbol=symbol, error=error, absent=True)
-    for symbol in folder.symbols:
+    for symbol in (one for one in folder.symbols if any(is_in_panel(model, one) for model in models)):
         try:
             panel[symbol] = folder.read(symbol)
         except TrainerError as error:
             for number, model in enumerate(models):
                 made[symbol, number] = NotPredicted(model=model.name, symbol=symbol, error=error)
-    rows: dict[tuple[str, str], tuple[PanelCalendar, PanelRows]] = {}
-    for number, model in enumerate(models if panel else ()):
+    rows: RowsOfPanels = {}
+    for number, model in enumerate(models):
+        for symbol in (one for one in wanted if not is_in_panel(model, one)):
+            why = "it reads that symbol's bars beside those of its panel"
+            do = "Leave it out of --symbols."
+            beside = DataError(f"{model.name} does not forecast {symbol}", why=why, do=do)
+            made[symbol, number] = NotPredicted(model=model.name, symbol=symbol, error=beside, absent=True)
+        members = {symbol: candles for symbol, candles in panel.items() if is_in_panel(model, symbol)}
+        if not members:
+            continue
         try:
             for item in _predict(
-                model, panel, wanted=wanted or tuple(panel), last=last, networks=networks, rows=rows
+                model, members, wanted=wanted or tuple(members), last=last, networks=networks, rows=rows
             ):
                 made[item.symbol, number] = item
         except TrainerError as error:
@@ -96,11 +109,9 @@ def _predict(
     wanted: Sequence[str],
     last: int | None,
     networks: Networks,
-    rows: dict[tuple[str, str], tuple[PanelCalendar, PanelRows]],
+    rows: RowsOfPanels,
 ) -> Iterator[Predictions | NotPredicted]:
-    """Predict with one model. `rows` caches calendar and inputs by scaler and calendar for the next
-    models.
-    """
+    """Predict with one model. `rows` caches calendar and inputs for the next models."""
     chosen: list[PanelSeries] = []
     for one in series_to_predict(model, panel, wanted=wanted, last=last, rows=rows):
         if isinstance(one, NotPredicted):
@@ -129,8 +140,9 @@ def outputs_of_panel(
     up the calendar.
     """
     panel = {symbol: candles for symbol, (candles, _) in series.items()}
+    bars, outputs_NO = np.empty(0, dtype=np.int64), np.empty((0, model.card.architecture["outputs"]))
     made = {
-        symbol: BarOutputs(bars=np.empty(0, dtype=np.int64), outputs_NO=np.empty((0, 1)), fitted={})
+        symbol: BarOutputs(bars=bars, outputs_NO=outputs_NO, fitted=entry_of(model, symbol).fitted)
         for symbol in panel
     }
     chosen = []
@@ -140,8 +152,8 @@ def outputs_of_panel(
         bars = np.intersect1d(one.bars, series[one.candles.symbol][1], assume_unique=True)
         if len(bars):
             chosen.append(replace(one, bars=bars))
-    for one, outputs_NO in zip(chosen, _outputs(model, Networks(), chosen) if chosen else (), strict=True):
-        made[one.candles.symbol] = BarOutputs(bars=one.bars, outputs_NO=outputs_NO, fitted=one.entry.fitted)
+    for one, its_NO in zip(chosen, _outputs(model, Networks(), chosen) if chosen else (), strict=True):
+        made[one.candles.symbol] = BarOutputs(bars=one.bars, outputs_NO=its_NO, fitted=one.entry.fitted)
     return made
 
 
@@ -151,12 +163,12 @@ def series_to_predict(
     *,
     wanted: Sequence[str],
     last: int | None,
-    rows: dict[tuple[str, str], tuple[PanelCalendar, PanelRows]],
+    rows: RowsOfPanels,
 ) -> Iterator[PanelSeries | NotPredicted]:
     """Yield the series of a panel to predict, each with its rows and bars."""
     card, common = model.card, common_of(model)
     warmups = {symbol: model.warmup(candles) for symbol, candles in panel.items()}
-    key = common.scaler_of, common.calendar
+    key = common.scaler_of, common.calendar, tuple(panel)
     if key not in rows:
         calendar = calendar_of(panel.values(), common.calendar, card.timeframe)
         made = panel_rows(
@@ -175,7 +187,7 @@ def series_to_predict(
     ):
         if candles.symbol not in wanted:
             continue
-        entry = card.of(candles.symbol) if candles.symbol in card.symbols else common.unknown(candles.symbol)
+        entry = entry_of(model, candles.symbol)
         dates = calendar.dates(candles)
         warmup, times = warmups[candles.symbol], calendar.times(candles)
         first = times.first_row(warmup=warmup, bars_seen=card.lookback)
@@ -198,6 +210,20 @@ def series_to_predict(
         yield PanelSeries(
             candles=candles, entry=entry, rows_DF=whole_DF, bars=bars, place_T=place_T, first=first
         )
+
+
+def is_in_panel(model: CheckedModel, symbol: str) -> bool:
+    """Return whether a symbol of the candles is a series of a model's panel: any but those whose bars its
+    training only read beside.
+    """
+    card = model.card
+    beside = symbols_beside(split_sides(card.columns)[1], told_of(card.told_columns)[0].index)
+    return symbol in card.symbols or symbol not in beside
+
+
+def entry_of(model: CheckedModel, symbol: str) -> CardSeries:
+    """Return the entry of a symbol in a panel's card; the common one for a symbol that training never saw."""
+    return model.card.of(symbol) if symbol in model.card.symbols else common_of(model).unknown(symbol)
 
 
 def common_of(model: CheckedModel) -> CardPanel:

@@ -14,11 +14,15 @@ import torch
 import trainer
 from tests.models import FEATURES, card_of, make_model, make_own_model
 from trainer.base.errors import DataError, UsageError
+from trainer.data.feature_names import label_of
+from trainer.data.read.reading import CandleFolder
 from trainer.models import network_of
 from trainer.store.card import Card, CardPanel
 from trainer.store.weights import HELD_OUT, save, weights_sha256
 from trainer.train.packs.tensors import tensors_of
 from trainer.train.predict.averaged import averaged_tensors
+from trainer.train.predict.load_model import check_model
+from trainer.train.predict.panels import outputs_of_panel
 from trainer.train.predict.symbols import Predictions, predict_models
 
 SYMBOLS = ("AAA", "BBB", "CCC")
@@ -106,10 +110,10 @@ def test_a_refit_is_loaded_as_predict_uses_it(tmp_path: Path, data: Path) -> Non
     check_agrees(tmp_path / "m.safetensors", data)
 
 
-@pytest.mark.parametrize("scaler_of", ["pooled", "series", "rank"])
-def test_a_panel_forecasts_any_symbol(scaler_of: str, tmp_path: Path, data: Path) -> None:
-    features = ("present", *FEATURES)
-    card = card_of("transformer", "direction", symbols=SYMBOLS[:2], features=features)
+def save_panel(path: Path, scaler_of: str, **keys: Any) -> None:
+    """Write a model of a panel of the first two symbols."""
+    features = ("present", *FEATURES, *keys.get("columns", ()))
+    card = card_of("transformer", "direction", symbols=SYMBOLS[:2], features=features, **keys)
     card = scaled(card) if scaler_of == "series" else card
     series = [
         replace(one, scaler={**one.scaler, "mean": [0.0, *one.scaler["mean"][1:]]}, number=n + 1)
@@ -119,8 +123,31 @@ def test_a_panel_forecasts_any_symbol(scaler_of: str, tmp_path: Path, data: Path
     panel = CardPanel(scaler_of=scaler_of, scaler=common, fitted={}, calendar="24x7", horizon=5)
     torch.manual_seed(1)
     tensors = tensors_of(network_of("transformer").build(card.architecture))
-    save(tmp_path / "m.safetensors", tensors, replace(card, panel=panel, series=series, kind="panel"))
+    save(path, tensors, replace(card, panel=panel, series=series, kind="panel"))
+
+
+@pytest.mark.parametrize("scaler_of", ["pooled", "series", "rank"])
+def test_a_panel_forecasts_any_symbol(scaler_of: str, tmp_path: Path, data: Path) -> None:
+    save_panel(tmp_path / "m.safetensors", scaler_of)
+    assert set(as_predicted(tmp_path / "m.safetensors", data, 1)) == set(SYMBOLS)
     check_agrees(tmp_path / "m.safetensors", data)
+
+
+def test_a_symbol_beside_a_panel_is_none_of_its_series(tmp_path: Path, data: Path) -> None:
+    path, columns = tmp_path / "m.safetensors", ["log_return_5 of CCC"]
+    version = label_of((), (*FEATURES, "log_return_5"), "")
+    save_panel(path, "rank", columns=columns, features_version=version)
+    folder = CandleFolder(data, tmp_path, symbols=SYMBOLS[:2], timeframe="1m", columns=columns)
+    panel = {symbol: folder.read(symbol) for symbol in folder.symbols}
+    model = check_model(path)
+    scored = outputs_of_panel(model, {symbol: (one, np.arange(len(one))) for symbol, one in panel.items()})
+    predicted = as_predicted(path, data)
+    assert predicted.keys() == scored.keys()
+    for symbol, one in scored.items():
+        assert predicted[symbol].columns["probability"].tolist() == one.at(one.bars, model.target).tolist()
+    check_agrees(path, data)
+    *others, (named,) = [[one] for one in predict_models([path], data, symbols=SYMBOLS, last=1)]
+    assert len(others) == 2 and "m does not forecast CCC (it reads" in str(getattr(named, "error", ""))
 
 
 def test_a_model_of_ones_own_takes_its_file(tmp_path: Path, data: Path) -> None:
@@ -149,10 +176,32 @@ def test_a_table_is_read_as_its_file_is(tmp_path: Path, data: Path) -> None:
     (file,) = data.glob("AAA*")
     table = pandas.read_parquet(file)
     of_file = model.prepare(file, last=5)["AAA"]
-    for given in (table, table.set_index("timestamp"), table.assign(symbol="AAA")):
+    times = pandas.DatetimeIndex(table["timestamp"])
+    for given in (
+        table,
+        table.set_index("timestamp"),
+        table.assign(symbol="AAA"),
+        table.set_index("timestamp", drop=False),
+        table.set_index(times.rename(None)),
+    ):
         of_table = model.prepare(given, last=5)["AAA"]
         assert torch.equal(of_table.inputs["x"], of_file.inputs["x"])
         assert of_table.bar.tolist() == of_file.bar.tolist()
+
+
+def test_a_table_that_can_not_be_read_is_one_error(tmp_path: Path, data: Path) -> None:
+    make_model(tmp_path / "m.safetensors", symbols=("AAA",))
+    model = trainer.load(tmp_path / "m.safetensors")
+    table = pandas.read_parquet(next(data.glob("AAA*")))
+    for given, why in (
+        (pandas.concat([table, table[["close"]]], axis=1), "the table can't be read .Duplicate column"),
+        (table.assign(note=[1, "a"] * (len(table) // 2)), "the table can't be read .*note"),
+        (table.drop(columns="close"), "the table has no column for close"),
+        (pandas.concat([table, table.tail(5)]), "the table has unsorted bars of AAA"),
+        (table.assign(symbol="ZZZ"), r"unknown symbol .AAA. .the table holds"),
+    ):
+        with pytest.raises(DataError, match=f"^{why}"):
+            model.prepare(given)
 
 
 def test_what_can_not_be_prepared_is_one_error(tmp_path: Path, data: Path) -> None:
