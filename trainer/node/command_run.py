@@ -144,6 +144,8 @@ class CommandRun:
         for piece, reason in self._queue.look(is_busy=bool(self._running)):
             self._work.tell({"event": "model_failed", **self._pieces[piece.title].identity, "reason": reason})
             self._lost.append(f"{piece.title}: {reason}")
+        if not self._running:  # it waits for other nodes, whose own watches end what hangs
+            self._node.moved()
 
     def _may_begin(self, devices: Devices) -> bool:
         """Return whether a waiting piece may begin on a device."""
