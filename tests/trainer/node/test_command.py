@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.exceptions import ConnectTimeoutError
 
 from tests.manifests import command
 from tests.nodes import NOW, bundle, listed, node, reported, start, stop_when
@@ -213,6 +214,22 @@ def test_an_empty_folder_is_told_and_what_s3_refuses_too(node, outputs, monkeypa
     monkeypatch.setattr("trainer.node.shared.LAST_UPLOADS_SECONDS", 0.0)
     outputs.finish()
     assert outputs.notes() == ["m was not uploaded: S3 did not take it within 0 s"]
+
+
+def test_uploads_end_in_time_though_each_try_hangs(node, outputs, monkeypatch):
+    """A try of each of the many files takes hours while S3 hangs; the machine is paid for meanwhile."""
+    tries = []
+
+    def hanging(**asked: Any) -> Any:
+        tries.append(asked["Key"])
+        outputs.pass_time(120.0)
+        raise ConnectTimeoutError(endpoint_url="s3")
+
+    monkeypatch.setattr(node.uplink.s3, "put_object", hanging)
+    for number in range(50):
+        (outputs.folder / f"{number:02d}").write_text(f"{number}")
+    outputs.finish()
+    assert len(tries) == 8 and len(outputs.refused) == 50, "900 s, and the try that has begun then"
 
 
 # --- events
