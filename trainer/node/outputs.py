@@ -59,6 +59,7 @@ class Outputs:
     sent: dict[str, dict[str, Any]] = field(default_factory=dict)  # path -> entry of outputs.json
     refused: dict[str, str] = field(default_factory=dict)  # path -> why it is not sent
     _seen: dict[str, _Seen] = field(default_factory=dict)
+    _unsent: list[str] = field(default_factory=list)  # that S3 did not take until the end
     _uploaded: dict[str, str] = field(default_factory=dict)  # sha256 -> version, of every state that was sent
     _bytes: int = 0  # of these
     # `sent` and `_ends` as outputs.json in S3 has them
@@ -176,7 +177,13 @@ class Outputs:
         for path, seen in self._seen.items():
             if seen.sent != seen.state and path not in self.refused:
                 self.refused[path] = f"S3 did not take it within {self.node.patience_seconds:.0f} s"
+                self._unsent.append(path)
         self._send_beside()
+
+    def lost(self, prefix: str = "") -> list[str]:
+        """Return the files that should be in S3 and are not, with the reasons."""
+        unsent = [path for path in self._unsent if path.startswith(prefix)]
+        return [*self.announced.lost, *(f"{path}: {self.refused[path]}" for path in unsent)]
 
     def _scanned(self, **how: Any) -> bool:
         try:

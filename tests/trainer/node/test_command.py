@@ -232,6 +232,18 @@ def test_uploads_end_in_time_though_each_try_hangs(node, outputs, monkeypatch):
     assert len(tries) == 8 and len(outputs.refused) == 50, "900 s, and the try that has begun then"
 
 
+@pytest.mark.parametrize("over", [{}, {"over": {"n": [1, 2]}}])
+def test_a_script_whose_file_s3_did_not_take_is_not_done(node, start, monkeypatch, over):
+    monkeypatch.setattr("trainer.node.shared.LAST_UPLOADS_SECONDS", 0.0)
+    node.uplink.s3.refuses = True
+    with pytest.raises(TrainingFailed, match=r"a file was not sent .(n=1/)?m: S3 did not take it") as failed:
+        start('[ "$MAYFLY_VALUE_N" = 2 ] || echo m > $MAYFLY_OUT/m', **over)
+    read = reported(node, failed.value)
+    assert (read.state, read.exit_code) == ("failed", 100)
+    assert [one["done"] for one in read.scripts] == ([False, True] if over else [False])
+    assert "S3 did not take it" in read.scripts[0]["notes"][0]
+
+
 # --- events
 # ------------------------------------------------------------------------------------------
 
