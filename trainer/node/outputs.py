@@ -27,7 +27,7 @@ from trainer.node.inside import State, entries_inside, open_inside, sha256_of, s
 from trainer.node.shared import Node
 from trainer.node.uplink import AWS_ERRORS
 from trainer.runs.manifest import Command
-from trainer.runs.reports import MOST_FILE_SIZE, MOST_NOTES, MOST_OUTPUTS
+from trainer.runs.reports import MOST_FILE_SIZE, MOST_NOTES, MOST_OUTPUTS, MOST_OUTPUTS_BYTES
 
 log = logging.getLogger("trainer.node")
 UNCHANGED_SECONDS = 30.0
@@ -251,7 +251,11 @@ class Outputs:
         self._listed_at = self.clock()
         above = folders_of(self.sent)  # within a scan both may be known
         files = [self.sent[path] for path in sorted(self.sent) if path not in above]
-        body = json.dumps({"files": files, "scripts": list(self._ends.values())}).encode()
+        ends = list(self._ends.values())
+        body = json.dumps({"files": files, "scripts": ends}).encode()
+        if len(body) > MOST_OUTPUTS_BYTES:  # the next attempt needs no texts; the result has them, too
+            ends = [{**end, "last_lines": [], "notes": []} for end in ends]
+            body = json.dumps({"files": files, "scripts": ends}).encode()
         if not self.node.uplink.try_send(self.node.status.identity.keys.output_index, body):
             return False
         self._listed = (dict(self.sent), dict(self._ends))

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,8 @@ from tests.processes import cut_name
 from trainer.aws.place import HERE
 from trainer.base import environment
 from trainer.base.errors import ConfigError, Stopped, TrainingFailed
+from trainer.base.strict_json import read_object
+from trainer.job.script_values import MOST_COMBINATIONS
 from trainer.node import command as module
 from trainer.node import events, piece_run
 from trainer.node import own_user as own_user_module
@@ -33,7 +36,14 @@ from trainer.node.outputs import UNCHANGED_SECONDS, Outputs
 from trainer.node.own_user import OwnUser, make_own_user
 from trainer.node.report import progress
 from trainer.node.shared import Node
-from trainer.runs.reports import heartbeat
+from trainer.runs.reports import (
+    LAST_LINES,
+    MOST_LINE,
+    MOST_NOTES,
+    MOST_OUTPUTS_BYTES,
+    heartbeat,
+    read_scripts,
+)
 from trainer.runs.training_events import EventReader
 from trainer.train.observing.observe import points_of
 
@@ -199,6 +209,19 @@ def test_a_piece_is_over_whose_files_are_more_than_a_run_keeps(node, outputs):
     outputs.scan()
     assert listed(node) == {"a/m": "m"} and "(script.out_gib)" in outputs.refused["a/too-large"]
     assert listed_ends(node) == [{"piece": "a"}], "no attempt of the run keeps more"
+
+
+def test_the_list_stays_within_what_its_readers_take(node, outputs):
+    """Of the most values, whose last lines have no Latin letter."""
+    entry = {"kind": "script", "series": [], "fold": 0, "seed": 0, "values": {"n": "1"}, "done": True}
+    entry |= {"exit_code": 0, "starts": 1, "best": {}, "seconds": 1.0, "notes": ["x" * 300] * MOST_NOTES}
+    entry |= {"last_lines": ["\u6642" * MOST_LINE] * LAST_LINES}
+    for number in range(MOST_COMBINATIONS):
+        outputs.piece_done(f"n={number}/", partial(dict, entry, piece=f"n={number}"))
+    outputs.scan()
+    body = node.uplink.s3.objects[node.status.identity.keys.output_index]
+    read = read_scripts(read_object(body, most_bytes=MOST_OUTPUTS_BYTES, name="the list"))
+    assert len(read) == MOST_COMBINATIONS and all(one["done"] for one in read)
 
 
 def listed_ends(node) -> list[dict[str, Any]]:
