@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
+from trainer.base.signs import sign
 from trainer.cluster.hand_out import MOST_LOSSES
 from trainer.cluster.shared_queue import SharedQueue
 from trainer.job.pieces.piece import Piece
@@ -186,7 +187,11 @@ class SharedPieces:
         return [(piece, reason) for piece in self._queue.spoiled()]
 
     def _name_stragglers(self) -> None:
+        """Say what another node has had for long. That one has a piece is progress: its own watch ends it if
+        it hangs.
+        """
         for late in self._queue.stragglers():
+            sign(late.piece.title)
             if late.piece.name not in self._named and late.seconds > STRAGGLER_SECONDS:
                 self._named.add(late.piece.name)
                 straggler = {"node": late.node, "seconds": round(late.seconds, 1)}

@@ -144,6 +144,8 @@ class CommandRun:
         for piece, reason in self._queue.look(is_busy=bool(self._running)):
             self._work.tell({"event": "model_failed", **self._pieces[piece.title].identity, "reason": reason})
             self._lost.append(f"{piece.title}: {reason}")
+        if not self._running:  # it waits for other nodes, whose own watches end what hangs
+            self._node.moved()
 
     def _may_begin(self, devices: Devices) -> bool:
         """Return whether a waiting piece may begin on a device."""
@@ -291,12 +293,14 @@ class CommandRun:
             more = [f"and {len(named) - MOST_NAMED} more"] if len(named) > MOST_NAMED else []
             what = f"{len(named)} of {len(self._pieces) + len(before)} values failed"
             raise TrainingFailed(what, why="; ".join([*named[:MOST_NAMED], *more]), do="Read `mayfly logs`.")
+        if lost := self._outputs.lost():
+            raise TrainingFailed("a file was not sent", why="; ".join(lost[:MOST_NAMED]), do="Launch again.")
 
     def _judge_told(self, failed: Sequence[PieceRun]) -> None:
         """Raise TrainingFailed unless a command that tells its own pieces has made all of them, by its own
         error if it told one.
         """
-        status, lost = self._node.status, self._outputs.announced.lost
+        status = self._node.status
         models = failed_models(status, "")
         if (failed or models) and (error := status.progress.error):
             what, why, do = (str(error[key] or "") for key in ("what", "why", "do"))
@@ -308,8 +312,6 @@ class CommandRun:
             raise TrainingFailed(what, why=why, do="Read `mayfly logs`.")
         if failed and failed[0].failure:
             raise failed[0].failure
-        if lost:
-            raise TrainingFailed("a file was not sent", why="; ".join(lost[:MOST_NAMED]), do="Launch again.")
 
 
 def _queued(piece: PieceToRun) -> Piece:

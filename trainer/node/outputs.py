@@ -27,7 +27,7 @@ from trainer.node.inside import State, entries_inside, open_inside, sha256_of, s
 from trainer.node.shared import Node
 from trainer.node.uplink import AWS_ERRORS
 from trainer.runs.manifest import Command
-from trainer.runs.reports import MOST_FILE_SIZE, MOST_NOTES, MOST_OUTPUTS
+from trainer.runs.reports import MOST_FILE_SIZE, MOST_NOTES, MOST_OUTPUTS, MOST_OUTPUTS_BYTES
 
 log = logging.getLogger("trainer.node")
 UNCHANGED_SECONDS = 30.0
@@ -59,6 +59,7 @@ class Outputs:
     sent: dict[str, dict[str, Any]] = field(default_factory=dict)  # path -> entry of outputs.json
     refused: dict[str, str] = field(default_factory=dict)  # path -> why it is not sent
     _seen: dict[str, _Seen] = field(default_factory=dict)
+    _unsent: list[str] = field(default_factory=list)  # that S3 did not take until the end
     _uploaded: dict[str, str] = field(default_factory=dict)  # sha256 -> version, of every state that was sent
     _bytes: int = 0  # of these
     # `sent` and `_ends` as outputs.json in S3 has them
@@ -119,8 +120,10 @@ class Outputs:
                 self._scanned(final=False)
                 scanned_at = self.clock()
 
-    def scan(self, *, final: bool = False) -> bool:
-        """Send the files that have settled, or all if `final`; return whether none is left to send."""
+    def scan(self, *, final: bool = False, is_late: Callable[[], bool] = lambda: False) -> bool:
+        """Send the files that have settled, or all if `final`; return whether none is left to send. Once S3
+        refused one and it `is_late`, no other is tried: each try may hang for minutes.
+        """
         complete, total, all_seen, most = True, 0, True, self.command.out_bytes
         there: set[str] = set()
         over = self._over  # before the files are looked at
@@ -144,7 +147,8 @@ class Outputs:
                 continue
             total += about.st_size
             last = final or any(path.startswith(prefix) for prefix in over)  # it changes no more
-            complete = self._look(path, about, final=last) and complete
+            tries = complete or not is_late()
+            complete = self._look(path, about, final=last, tries=tries) and complete
         above = folders_of(there)  # a file may have become a folder, and a folder a file
         stale = [path for path in self.sent if path in above or folders_of([path]) & there]
         for path in stale:
@@ -163,19 +167,27 @@ class Outputs:
         self.announced.finish()
         if not self.command.out_bytes:
             self._send_index()
-        began = time.monotonic()
-        while self.command.out_bytes and not self._scanned(final=True):
-            if time.monotonic() - began >= self.node.patience_seconds:
-                break
+        began = self.clock()
+
+        def is_late() -> bool:
+            return self.clock() - began >= self.node.patience_seconds
+
+        while self.command.out_bytes and not self._scanned(final=True, is_late=is_late) and not is_late():
             time.sleep(POLL_SECONDS)
         for path, seen in self._seen.items():
             if seen.sent != seen.state and path not in self.refused:
                 self.refused[path] = f"S3 did not take it within {self.node.patience_seconds:.0f} s"
+                self._unsent.append(path)
         self._send_beside()
 
-    def _scanned(self, *, final: bool) -> bool:
+    def lost(self, prefix: str = "") -> list[str]:
+        """Return the files that should be in S3 and are not, with the reasons."""
+        unsent = [path for path in self._unsent if path.startswith(prefix)]
+        return [*self.announced.lost, *(f"{path}: {self.refused[path]}" for path in unsent)]
+
+    def _scanned(self, **how: Any) -> bool:
         try:
-            return self.scan(final=final)
+            return self.scan(**how)
         except OSError as error:  # the folder changed meanwhile: a later scan sends it
             log.warning("the output folder can't be read: %s", error)
             return False
@@ -193,7 +205,7 @@ class Outputs:
             except (*AWS_ERRORS, NotVersioned, OSError) as error:
                 log.warning("%s was not uploaded: %s", path, error)
 
-    def _look(self, path: str, about: os.stat_result, *, final: bool) -> bool:
+    def _look(self, path: str, about: os.stat_result, *, final: bool, tries: bool) -> bool:
         """Send a file if it has settled; return whether its last state is in S3."""
         state, now = state_of(about), self.clock()
         seen = self._seen.get(path)
@@ -204,7 +216,8 @@ class Outputs:
         # Intermediate states of files that are written again and again must not fill the bucket; last states
         # are always sent.
         settled = now - seen.since >= UNCHANGED_SECONDS
-        if not final and not (settled and self._bytes + about.st_size <= self.command.out_bytes):
+        is_due = final or (settled and self._bytes + about.st_size <= self.command.out_bytes)
+        if not (is_due and tries):
             return False
         try:
             entry = self._send(path, state)
@@ -238,7 +251,11 @@ class Outputs:
         self._listed_at = self.clock()
         above = folders_of(self.sent)  # within a scan both may be known
         files = [self.sent[path] for path in sorted(self.sent) if path not in above]
-        body = json.dumps({"files": files, "scripts": list(self._ends.values())}).encode()
+        ends = list(self._ends.values())
+        body = json.dumps({"files": files, "scripts": ends}).encode()
+        if len(body) > MOST_OUTPUTS_BYTES:  # the next attempt needs no texts; the result has them, too
+            ends = [{**end, "last_lines": [], "notes": []} for end in ends]
+            body = json.dumps({"files": files, "scripts": ends}).encode()
         if not self.node.uplink.try_send(self.node.status.identity.keys.output_index, body):
             return False
         self._listed = (dict(self.sent), dict(self._ends))

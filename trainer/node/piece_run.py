@@ -171,7 +171,7 @@ class PieceRun:
             **piece.identity,
             "values": dict(piece.values),
             "sha256": self._work.command.sha256,
-            "done": self.done or bool(self.end),
+            "done": (self.done or bool(self.end)) and not self._work.outputs.lost(self.piece.prefix),
             "exit_code": self._exit_code,
             "starts": self.starts,
             "best": self._best.to_dict(),

@@ -14,6 +14,7 @@ import pytest
 
 from tests.pieces import piece
 from tests.queues import QueueOfNode, Time, hand_out_of
+from trainer.base import signs
 from trainer.cluster.waiting import STRAGGLER_SECONDS, OwnPieces, SharedPieces
 from trainer.train.workers.carried import MOST_SECONDS, Carried
 
@@ -116,6 +117,27 @@ def test_head_names_a_straggler_once(stage):
         head.look(is_busy=False)
     assert [event["event"] for event in stage.events] == ["straggler"]
     assert stage.events[0]["piece"] == late.title
+
+
+def test_a_head_that_waits_for_others_makes_progress(stage, monkeypatch):
+    """Else its watch, and the sweeper, would take it for hung: the other piece may take hours."""
+    moved: list[dict[str, Any]] = []
+    monkeypatch.setattr(signs, "SECONDS", 0.0)
+    signs.tell_signs(moved.append)
+    try:
+        head, other = stage.nodes
+        head.look(is_busy=False)
+        assert moved == []
+        late = other.take(**NOTHING)
+        head.look(is_busy=True)
+        assert moved == []
+        head.look(is_busy=False)
+        assert [event["event"] for event in moved] == ["moved"]
+        other.done(late.name)
+        head.look(is_busy=False)
+        assert len(moved) == 1
+    finally:
+        signs.tell_signs(None)
 
 
 def test_a_piece_begins_anew_if_nobody_answers(tmp_path):

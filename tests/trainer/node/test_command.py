@@ -11,11 +11,13 @@ import os
 import signal
 import socket
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.exceptions import ConnectTimeoutError
 
 from tests.manifests import command
 from tests.nodes import NOW, bundle, listed, node, reported, start, stop_when
@@ -23,6 +25,8 @@ from tests.processes import cut_name
 from trainer.aws.place import HERE
 from trainer.base import environment
 from trainer.base.errors import ConfigError, Stopped, TrainingFailed
+from trainer.base.strict_json import read_object
+from trainer.job.script_values import MOST_COMBINATIONS
 from trainer.node import command as module
 from trainer.node import events, piece_run
 from trainer.node import own_user as own_user_module
@@ -32,7 +36,14 @@ from trainer.node.outputs import UNCHANGED_SECONDS, Outputs
 from trainer.node.own_user import OwnUser, make_own_user
 from trainer.node.report import progress
 from trainer.node.shared import Node
-from trainer.runs.reports import heartbeat
+from trainer.runs.reports import (
+    LAST_LINES,
+    MOST_LINE,
+    MOST_NOTES,
+    MOST_OUTPUTS_BYTES,
+    heartbeat,
+    read_scripts,
+)
 from trainer.runs.training_events import EventReader
 from trainer.train.observing.observe import points_of
 
@@ -200,6 +211,19 @@ def test_a_piece_is_over_whose_files_are_more_than_a_run_keeps(node, outputs):
     assert listed_ends(node) == [{"piece": "a"}], "no attempt of the run keeps more"
 
 
+def test_the_list_stays_within_what_its_readers_take(node, outputs):
+    """Of the most values, whose last lines have no Latin letter."""
+    entry = {"kind": "script", "series": [], "fold": 0, "seed": 0, "values": {"n": "1"}, "done": True}
+    entry |= {"exit_code": 0, "starts": 1, "best": {}, "seconds": 1.0, "notes": ["x" * 300] * MOST_NOTES}
+    entry |= {"last_lines": ["\u6642" * MOST_LINE] * LAST_LINES}
+    for number in range(MOST_COMBINATIONS):
+        outputs.piece_done(f"n={number}/", partial(dict, entry, piece=f"n={number}"))
+    outputs.scan()
+    body = node.uplink.s3.objects[node.status.identity.keys.output_index]
+    read = read_scripts(read_object(body, most_bytes=MOST_OUTPUTS_BYTES, name="the list"))
+    assert len(read) == MOST_COMBINATIONS and all(one["done"] for one in read)
+
+
 def listed_ends(node) -> list[dict[str, Any]]:
     body = node.uplink.s3.objects.get(node.status.identity.keys.output_index, b"{}")
     return json.loads(body).get("scripts", [])
@@ -213,6 +237,34 @@ def test_an_empty_folder_is_told_and_what_s3_refuses_too(node, outputs, monkeypa
     monkeypatch.setattr("trainer.node.shared.LAST_UPLOADS_SECONDS", 0.0)
     outputs.finish()
     assert outputs.notes() == ["m was not uploaded: S3 did not take it within 0 s"]
+
+
+def test_uploads_end_in_time_though_each_try_hangs(node, outputs, monkeypatch):
+    """A try of each of the many files takes hours while S3 hangs; the machine is paid for meanwhile."""
+    tries = []
+
+    def hanging(**asked: Any) -> Any:
+        tries.append(asked["Key"])
+        outputs.pass_time(120.0)
+        raise ConnectTimeoutError(endpoint_url="s3")
+
+    monkeypatch.setattr(node.uplink.s3, "put_object", hanging)
+    for number in range(50):
+        (outputs.folder / f"{number:02d}").write_text(f"{number}")
+    outputs.finish()
+    assert len(tries) == 8 and len(outputs.refused) == 50, "900 s, and the try that has begun then"
+
+
+@pytest.mark.parametrize("over", [{}, {"over": {"n": [1, 2]}}])
+def test_a_script_whose_file_s3_did_not_take_is_not_done(node, start, monkeypatch, over):
+    monkeypatch.setattr("trainer.node.shared.LAST_UPLOADS_SECONDS", 0.0)
+    node.uplink.s3.refuses = True
+    with pytest.raises(TrainingFailed, match=r"a file was not sent .(n=1/)?m: S3 did not take it") as failed:
+        start('[ "$MAYFLY_VALUE_N" = 2 ] || echo m > $MAYFLY_OUT/m', **over)
+    read = reported(node, failed.value)
+    assert (read.state, read.exit_code) == ("failed", 100)
+    assert [one["done"] for one in read.scripts] == ([False, True] if over else [False])
+    assert "S3 did not take it" in read.scripts[0]["notes"][0]
 
 
 # --- events

@@ -17,7 +17,8 @@ from tests.nodes import bundle, node, reported, run_task, silence_of, start, tas
 from tests.processes import alive
 from trainer.base.errors import TrainingFailed
 from trainer.base.instants import utc_now
-from trainer.node import piece_run
+from trainer.cluster.waiting import OwnPieces
+from trainer.node import command_run, piece_run
 from trainer.node.heartbeat import HeartbeatThread
 from trainer.node.report import lease
 from trainer.runs.lease import read_lease
@@ -98,6 +99,25 @@ def test_the_lease_says_what_the_running_pieces_allow(node, start, monkeypatch):
     start("sleep 0.2")
     assert {one["progress_bound"] for one in said[1:]} == {900}
     assert all(one["progress_at"] <= one["at"] for one in said)
+
+
+def test_a_head_that_waits_for_other_nodes_makes_progress(node, start, monkeypatch):
+    """Nothing is at work here, and the others' last value may take hours: each node watches its own."""
+    moved, long_ago = list[Any](), utc_now() - timedelta(hours=2)
+
+    class Shared(OwnPieces):
+        def is_over(self, *, has_devices: bool) -> bool:
+            return len(moved) >= 3
+
+        def look(self, *, is_busy: bool) -> list[Any]:
+            if not is_busy:
+                moved.append(node.status.progress_at)
+                node.status.progress_at = long_ago
+            return []
+
+    monkeypatch.setattr(command_run, "OwnPieces", Shared)
+    start("true", over={"seed": [1]})
+    assert len(moved) == 3 and long_ago not in moved
 
 
 def test_a_lease_is_renewed_while_nothing_moves(node):
