@@ -42,6 +42,7 @@ class ObjectVersion:
     file: Path | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     checksummed: bool = False  # whether its writer asked S3 for a checksum
+    about: os.stat_result | None = None  # of the hashed file, where a writer may put another in its place
 
     @property
     def etag(self) -> str:
@@ -152,10 +153,8 @@ class FolderBucket:
     ) -> dict[str, Any]:
         """Open an object, or one range of its bytes."""
         with self._failing("GetObject"):
-            version = self.find(Key, VersionId, IfMatch, "GetObject")
+            version, file = self._opened(Key, VersionId, IfMatch)
             first, last = span(Range, version.size)
-            assert version.file is not None
-            file = version.file.open("rb")
             file.seek(first)
         length = last + 1 - first
         answer = {**version.answer(), "Body": FileBody(file, length)}
@@ -200,12 +199,23 @@ class FolderBucket:
             raise refusal("NoSuchKey", 404, operation, "The specified key does not exist.")
         return known[0]
 
+    def _opened(self, key: str, version_id: str, if_match: str) -> tuple[ObjectVersion, BinaryIO]:
+        """Return a version of an object, and its file, open: that which was hashed."""
+        while True:
+            version = self.find(key, version_id, if_match, "GetObject")
+            assert version.file is not None
+            file = version.file.open("rb")
+            known, opened = version.about, os.fstat(file.fileno())
+            if known is None or (known.st_ino, known.st_mtime_ns) == (opened.st_ino, opened.st_mtime_ns):
+                return version, file
+            file.close()
+
     def versions(self, key: str) -> list[ObjectVersion]:
         """Return the versions of an object, the newest first: here one, its hash computed from its bytes."""
         path = self._path(key)
         try:
             with path.open("rb") as file:
-                sha256, about = hashlib.file_digest(file, "sha256").hexdigest(), path.stat()
+                sha256, about = hashlib.file_digest(file, "sha256").hexdigest(), os.fstat(file.fileno())
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return []
         version = ObjectVersion(
@@ -217,6 +227,7 @@ class FolderBucket:
             file=path,
             metadata={"sha256": sha256},
             checksummed=True,
+            about=about,
         )
         return [version]
 

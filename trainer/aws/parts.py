@@ -9,6 +9,7 @@ name only once its bytes have that hash. Raises botocore's errors; the caller tr
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import threading
@@ -17,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
@@ -195,32 +197,64 @@ def fetch_parts(
     if not version_id:  # whatever is there now: what an earlier try left may be of another object
         known["etag"] = client.head_object(Bucket=bucket, Key=key)["ETag"]
     name = hashlib.sha256("\0".join((path.name, *map(str, known.values()))).encode()).hexdigest()[:32]
-    partial = path.with_name(f".{name}.partial")
-    journal = Journal(path.with_name(f".{name}.parts"), known)
     path.parent.mkdir(parents=True, exist_ok=True)
-    for is_last in (False, True):
-        resumed = journal.read() is not None and partial.is_file() and not partial.is_symlink()
-        if not resumed:
-            partial.unlink(missing_ok=True)
-            journal.begin()
-        try:
-            found = _fetched(partial, journal, client, moved, pause)
-        except OtherObjectError:
-            _remove(partial, journal)
-            raise
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                _remove(partial, journal)  # it fills the disk
-            raise
-        if not sha256 or found == sha256:
-            partial.replace(path)
+    with _partial_of(path, name) as (file, partial):
+        journal = Journal(partial.with_suffix(".parts"), known)
+        for is_last in (False, True):
+            resumed = journal.read() is not None and os.fstat(file).st_size == size
+            if not resumed:
+                journal.begin()
+            try:
+                found = _fetched(file, journal, client, moved, pause)
+            except OtherObjectError:
+                _remove(partial, journal)
+                raise
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    _remove(partial, journal)  # it fills the disk
+                raise
+            if not sha256 or found == sha256:
+                partial.replace(path)
+                journal.forget()
+                return found
+            if not resumed or is_last:
+                _remove(partial, journal)
+                return found
             journal.forget()
-            return found
-        _remove(partial, journal)
-        if not resumed or is_last:
-            return found
-        moved(-size)  # what an earlier try left was spoiled: from the beginning
+            moved(-size)  # what an earlier try left was spoiled: from the beginning
     raise AssertionError("the second try returns or raises")
+
+
+@contextmanager
+def _partial_of(path: Path, name: str) -> Iterator[tuple[int, Path]]:
+    """Yield a partial file beside `path`, open and locked, and its path. While another download of the same,
+    by any process, has one, this one has the next.
+    """
+    for number in count():
+        partial = path.with_name(f".{name}{number or ''}.partial")
+        if partial.is_symlink():
+            partial.unlink()
+        file = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            if _is_free(file, partial):
+                yield file, partial
+                return
+        finally:
+            os.close(file)
+
+
+def _is_free(file: int, partial: Path) -> bool:
+    """Lock an open partial file; return False if another has it, or has just finished with it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    try:
+        return os.path.samestat(os.fstat(file), partial.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _remove(partial: Path, journal: Journal) -> None:
@@ -228,14 +262,11 @@ def _remove(partial: Path, journal: Journal) -> None:
     journal.forget()
 
 
-def _fetched(
-    partial: Path, journal: Journal, client: Any, moved: Moved, pause: Callable[[float], None]
-) -> str:
-    """Fetch the parts that are not there yet into the partial file; return the sha256 of all of it, which is
+def _fetched(file: int, journal: Journal, client: Any, moved: Moved, pause: Callable[[float], None]) -> str:
+    """Fetch the parts that are not there yet into an open file; return the sha256 of all of it, which is
     computed while later parts come.
     """
     size, step = journal.of["size"], part_bytes_of(journal.of["size"])
-    file = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     digest, hashed = hashlib.sha256(), 0
 
     def fetch(number: int, first: int, last: int) -> None:
@@ -250,18 +281,15 @@ def _fetched(
             hashed += len(block)
         moved(count)
 
-    try:
-        os.ftruncate(file, size)
-        with _pool() as run:
-            for number, first in enumerate(range(0, size, step), 1):
-                last = min(first + step, size) - 1
-                task = _nothing if number in journal.parts else fetch
-                for count in run(task, number, first, last, size=last + 1 - first):
-                    take_in(count)
-            for count in run(None):
+    os.ftruncate(file, size)
+    with _pool() as run:
+        for number, first in enumerate(range(0, size, step), 1):
+            last = min(first + step, size) - 1
+            task = _nothing if number in journal.parts else fetch
+            for count in run(task, number, first, last, size=last + 1 - first):
                 take_in(count)
-    finally:
-        os.close(file)
+        for count in run(None):
+            take_in(count)
     return digest.hexdigest()
 
 

@@ -16,7 +16,15 @@ from typing import Any, TypeVar
 
 from trainer.base.errors import UsageError
 from trainer.base.own_file import OwnFile
-from trainer.base.settings import bad_value, brief, check_limits, keys_of, read_keys, setting
+from trainer.base.settings import (
+    MOST_JOB_NUMBER,
+    bad_value,
+    brief,
+    check_limits,
+    keys_of,
+    read_keys,
+    setting,
+)
 from trainer.job.machine import parse_duration
 from trainer.job.script import Better, named_metric
 
@@ -119,7 +127,7 @@ class SearchSettings:
         if self.within:
             parse_duration(self.within)
         named_metric("search.score", self.score)
-        if not self.over:
+        if self.over in ("", None):
             return
         space = self.space
         if not 1 <= len(space) <= MOST_KEYS:
@@ -335,9 +343,10 @@ def _values_of(key: str, given: Any) -> Range | Choices:
     what, do = f"search.over has {key} = {brief(given)}", f"Give {_FORM}."
     if isinstance(given, Mapping):
         log, numbers = given.get("log", False), list[Any]((given.get("low"), given.get("high")))
-        known = [one for one in numbers if type(one) in (int, float) and math.isfinite(one)]
+        known = [one for one in numbers if type(one) in (int, float) and abs(one) <= MOST_JOB_NUMBER]
         if set(given) - {"low", "high", "log"} or len(known) < 2 or not isinstance(log, bool):
-            raise UsageError(what, why="a range has low, high and log", do=do)
+            why = "a range has low, high and log, with numbers of at most 18 digits"
+            raise UsageError(what, why=why, do=do)
         if not known[0] < known[1] or (log and known[0] <= 0):
             raise UsageError(what, why="low must be below high, and above 0 with log", do=do)
         return Range(low=known[0], high=known[1], log=log)

@@ -99,10 +99,7 @@ def start_node(
     except (OSError, RuntimeError):
         shutil.rmtree(scratch, ignore_errors=True)
         raise
-    record = {"instance_id": instance_id, "process_group": int(first_line), "scratch": str(scratch)}
-    with whole_file(sandbox / MARKER) as new:  # a server that is killed here must not leave half a record
-        new.write_text(json.dumps(record))
-    return NodeProcess(
+    node = NodeProcess(
         instance_id=instance_id,
         sandbox=sandbox,
         scratch=scratch,
@@ -110,6 +107,14 @@ def start_node(
         supervisor=supervisor,
         supervisor_started=start_ticks(supervisor.pid),
     )
+    record = {"instance_id": instance_id, "process_group": int(first_line), "scratch": str(scratch)}
+    try:
+        with whole_file(sandbox / MARKER) as new:  # a server that is killed here must not leave half a record
+            new.write_text(json.dumps(record))
+    except OSError:
+        node.terminate(grace_seconds=0)
+        raise
+    return node
 
 
 def _start_supervisor(

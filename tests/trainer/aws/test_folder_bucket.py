@@ -16,6 +16,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from trainer.aws.access import Access, error_code
+from trainer.aws.folder_bucket import FolderBucket
 from trainer.aws.objects import Conflict, open_objects
 from trainer.aws.stack import read_stack
 from trainer.aws.transfer import fetch_file, put_file
@@ -104,6 +105,23 @@ def test_files_that_no_object_can_be_are_not_listed(access):
     assert [item.key for item in objects.list(prefix="raw/")] == ["raw/main/a.csv"]
     assert [item.key for item in objects.history(prefix="raw/")] == ["raw/main/a.csv"]
     assert objects.folders(prefix="raw/") == ("main",)
+
+
+def test_bytes_are_those_of_the_version_that_they_are_said_to_be(access, monkeypatch):
+    """An agent replaces an object while a command reads it: neither half of the bytes, nor another's version."""
+    s3, find, late = access.client("s3"), FolderBucket.find, [b"longer", b"shrt", b"as long"]
+    s3.put_object(Bucket="", Key="runs/r", Body=b"written")
+
+    def find_and_replace(*asked):
+        version = find(*asked)
+        if late:
+            s3.put_object(Bucket="", Key="runs/r", Body=late.pop(0))
+        return version
+
+    monkeypatch.setattr(FolderBucket, "find", find_and_replace)
+    stored = open_objects(access, "").get(key="runs/r")
+    assert stored and stored.version_id == hashlib.sha256(stored.body).hexdigest()
+    assert stored.body == b"as long"
 
 
 def test_files_go_up_and_down_with_their_hash(access, tmp_path):

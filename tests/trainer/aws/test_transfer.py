@@ -319,6 +319,21 @@ def test_a_download_is_of_one_version(s3: Weather, there: tuple[Path, str], tmp_
     assert error_code(failed.value) == "PreconditionFailed" and not (tmp_path / "two").exists()
 
 
+def test_two_that_pull_to_one_path_at_once_both_have_it(
+    s3: Weather, there: tuple[Path, str], tmp_path: Path
+) -> None:
+    to, first = tmp_path / "new" / "a", list[str]()
+
+    def other(name: str, asked: dict[str, Any]) -> None:
+        if name == "get_object" and asked["Range"].startswith(f"bytes={15 * PART}-") and not first:
+            first.append("begun")
+            first.append(fetch(s3, to, there[1]))
+
+    s3.before = other
+    assert fetch(s3, to, there[1]) == first[1] == there[1]
+    assert to.read_bytes() == there[0].read_bytes() and [*to.parent.iterdir()] == [to]
+
+
 def test_other_bytes_or_another_size_get_no_name(
     s3: Weather, there: tuple[Path, str], tmp_path: Path
 ) -> None:

@@ -93,6 +93,9 @@ def test_a_trial_is_the_job_with_its_values():
         ({"train.warmup_steps": [5], "train.warmup_epochs": [1.0]}, {}, "trial 1"),
         ({"model.hidden": SIZES}, {"within": "soon"}, "not a duration"),
         ([1], {}, "must be a table"),
+        (0, {}, "must be a table"),
+        ({}, {}, "search.over has 0 keys"),
+        ({"train.patience": {"low": 1, "high": 10**400}}, {}, "numbers of at most 18 digits"),
         ("", {"trials": 3}, "without over"),
         ({"model.hidden": []}, {}, "1 to 1,000 choices"),
         (

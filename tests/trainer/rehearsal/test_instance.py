@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.processes import alive, cut_name
-from trainer.rehearsal import processes, supervisor
+from trainer.rehearsal import instance, processes, supervisor
 from trainer.rehearsal.forks import ForkServerProcess
 from trainer.rehearsal.instance import MARKER, NodeProcess, reap, start_node
 
@@ -58,8 +59,12 @@ def wait_for(condition: Callable[[], object], seconds: float = 500) -> None:
         time.sleep(0.02)
 
 
+def log_file(sandbox: Path) -> Path:
+    return sandbox / "var/log/cloud-init-output.log"
+
+
 def log(node: NodeProcess) -> str:
-    return (node.sandbox / "var/log/cloud-init-output.log").read_text()
+    return log_file(node.sandbox).read_text()
 
 
 def pid_in(path: Path) -> int:
@@ -82,6 +87,24 @@ def test_a_node_sees_nothing_of_the_desk_but_its_processor(
         f"\n{node.sandbox}/bin/systemctl\n{node.sandbox}/bin/poweroff\nno python3\n{node.sandbox}/home\n"
         in log(node)
     )
+
+
+def test_a_node_without_room_for_its_record_leaves_no_process(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would watch it: the account says by then that the instance is lost."""
+    sandbox = tmp_path / "node-0"
+
+    def full(path: Path) -> None:
+        wait_for(lambda: log_file(sandbox).exists() and log_file(sandbox).read_text())
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(instance, "whole_file", full)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(OSError, match="No space left"):
+        start("echo begun; sleep 600")
+    assert not processes.members_of(f"i-{os.getpid()}-node-0", sandbox, None)
+    assert not [*tmp_path.glob("mayfly-*/forks")]
 
 
 def test_user_data_that_ends_leaves_the_node_up(start: Start) -> None:

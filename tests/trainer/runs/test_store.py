@@ -113,6 +113,14 @@ def test_an_object_that_s3_fails_to_return_is_not_lost(code):
             given(lambda ask=ask: ask(key="k"))
 
 
+def test_expired_credentials_spoil_no_object():
+    """HEAD's answer has no body, and so no code but its status: 400, as for an object under a node's own key."""
+    s3 = Failing("400")
+    s3.get_object = Failing("ExpiredToken").get_object
+    with pytest.raises(PermissionDenied, match="ExpiredToken.*Sign in again"):
+        given(lambda: S3Objects(s3, "b").head(key="k"))
+
+
 @pytest.mark.parametrize(
     ("code", "is_spoiled"), [("ObjectNotInActiveTierError", True), ("InvalidRequest", False)]
 )
