@@ -25,6 +25,9 @@ from trainer.runs import store
 log = logging.getLogger("trainer.node")
 HEARTBEAT_SECONDS = 3.0
 PARTS_SECONDS = 5.0
+# Of the run's time so far, between two parts of its metrics, and the most: whoever closes the run has to read
+# all of them for its report, and 30 hours are 2,500 parts.
+METRICS_SHARE, MOST_METRICS_SECONDS = 1 / 240, 60.0
 # Of a progress that changes all the time: each state stays in the bucket for months, as a version, and every
 # desk that follows the run downloads it.
 PROGRESS_BYTES_PER_SECOND = 16 * 1024
@@ -64,12 +67,18 @@ class HeartbeatThread:
                 time.sleep(RETRY_SECONDS)
 
     def _run(self) -> None:
-        parts_due = 0.0
+        began = time.monotonic()
+        log, metrics = self._parts
+        log_due = metrics_due = 0.0
         while not self._ended.is_set():
-            if self._beat() and time.monotonic() >= parts_due:
-                parts_due = time.monotonic() + PARTS_SECONDS
-                for parts in self._parts:
-                    parts.send(go_on=self._goes_on)
+            if self._beat():
+                if (now := time.monotonic()) >= log_due:
+                    log_due = now + PARTS_SECONDS
+                    log.send(go_on=self._goes_on)
+                if (now := time.monotonic()) >= metrics_due:
+                    pause = min((now - began) * METRICS_SHARE, MOST_METRICS_SECONDS)
+                    metrics_due = now + max(PARTS_SECONDS, pause)
+                    metrics.send(go_on=self._goes_on)
             self._ended.wait(HEARTBEAT_SECONDS)
 
     def _goes_on(self) -> bool:
