@@ -21,6 +21,7 @@ from trainer.node import report
 from trainer.node.shared import Node
 from trainer.node.uplink import Parts
 from trainer.runs import store
+from trainer.runs.lease import LEASE
 
 log = logging.getLogger("trainer.node")
 HEARTBEAT_SECONDS = 3.0
@@ -46,7 +47,7 @@ class HeartbeatThread:
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._lease_key, self._progress_key = keys.lease, keys.progress
         self._progress, self._progress_due = b"", 0.0  # the last that was sent; when the next may be
-        self._beat_at = 0.0
+        self._beat_at, self._looked_at = 0.0, utc_now()
         events = node.work / "events/events.jsonl"
         self._stop_key = store.stop_key(identity.run_id, identity.attempt)
         self._parts = (
@@ -102,10 +103,14 @@ class HeartbeatThread:
 
     def _look_at_progress(self) -> None:
         """Give up a node that stands still: whoever watches its workers and processes has not acted."""
-        node, status = self._node, self._node.status
+        node, status, now = self._node, self._node.status, utc_now()
+        before, self._looked_at = self._looked_at, now
         if node.is_stopping() or status.progress_at is None:
             return
-        still = (utc_now() - status.progress_at).total_seconds()
+        if now - before > LEASE:  # a laptop slept, or this process was stopped: nothing could move
+            node.moved()
+            return
+        still = (now - status.progress_at).total_seconds()
         if still <= HALF_MORE * status.progress_bound:
             return
         log.error("no progress for %.0f s in phase %s; the agent's stacks:", still, status.phase)
