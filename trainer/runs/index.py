@@ -40,8 +40,8 @@ _RECORD = re.compile(rf"runs/({_RUN_ID})/run\.json")
 
 @dataclass(frozen=True, kw_only=True)
 class RunIndex:
-    """Open runs with the instant of their entry, the ids of the last runs that ended, oldest first, and those
-    whose end nobody was told.
+    """Open runs with the instant of their entry, the ids of the last runs that ended, in that order, and
+    those whose end nobody was told.
     """
 
     open: Mapping[str, datetime] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class RunIndex:
         that never began.
         """
         gone = set(closed)
-        ended, out = sorted({*self.ended, *gone})[-LAST_ENDED:], gone | set(unborn)
+        ended, out = [*self.ended, *sorted(gone.difference(self.ended))][-LAST_ENDED:], gone | set(unborn)
         rest = {run_id: since for run_id, since in self.open.items() if run_id not in out}
         left = dict.fromkeys(sorted(gone & self.open.keys()))
         return RunIndex(open=rest, ended=tuple(ended), untold={**left, **self.untold})
@@ -172,7 +172,7 @@ def _listed(objects: Objects) -> RunIndex:
     receipts = {run_id: written.get(f"runs/{run_id}/receipt.json") for run_id in records}
     closed = {run_id for run_id, at in receipts.items() if at is not None and records[run_id] >= at}
     is_open = {run_id: at for run_id, at in records.items() if run_id not in closed}
-    return RunIndex(open=is_open, ended=tuple(sorted(closed)[-LAST_ENDED:]))
+    return RunIndex(open=is_open, ended=tuple(sorted(closed, key=records.__getitem__)[-LAST_ENDED:]))
 
 
 def _sound(stored: Stored | None) -> RunIndex | None:

@@ -176,3 +176,15 @@ def test_a_launch_that_slept_between_its_writes_is_entered(objects, make_record)
     objects.put = slept
     begin_run(objects, make_record(run_id=OLD))
     assert list(read_index(objects).open) == [OLD]
+
+
+def test_a_run_of_days_is_among_the_last_that_ended(objects, make_record):
+    """Runs that began after it have ended long before."""
+    begin_run(objects, make_record(run_id=OLD))
+    later = [f"202611{21 + number // 24}-{number % 24:02d}0000-a-aaaa" for number in range(LAST_ENDED + 5)]
+    for run_id in later:
+        begin_run(objects, make_record(run_id=run_id))
+        take_out(objects, closed=[run_id])
+    take_out(objects, closed=[OLD])
+    take_out(objects, closed=[later[-1]])  # by another who looked at once
+    assert read_index(objects).ended == (*later[-LAST_ENDED + 1 :], OLD)
