@@ -24,7 +24,7 @@ from trainer.control.cloud import AwsCloud
 from trainer.control.drive import goes_on_alone, leave, step
 from trainer.control.functions.control import answer
 from trainer.control.functions.sweep import Clients, SweepSettings, sweep
-from trainer.control.progress import overdue
+from trainer.control.progress import Patience
 from trainer.control.retrain_home import RetrainHome
 from trainer.control.settle import settle_all
 from trainer.control.stop import request_stop
@@ -53,6 +53,7 @@ class Desk:
         self.caller = Caller(role, timedelta(seconds=sim.schedule.desk_skew))
         self.cloud = sim.cloud_of()
         self.seen = self.stopped = False
+        self.patience = Patience()
         sim.aws.after(0.0, self._act)
 
     def _act(self) -> None:
@@ -91,7 +92,7 @@ class Desk:
             self.sim.shown += 1  # its receipt is printed
             note_shown(self.cloud.objects, {"run_id": RUN, "state": str(look.record.outcome)})
             return
-        if overdue(look, self.cloud.now()):
+        if self.patience.is_over(look, self.cloud.now()):
             return  # exit code 110
         if schedule.detached and goes_on_alone(look.record) and look.record.stop_requested_at is None:
             leave(self.cloud, look.record)

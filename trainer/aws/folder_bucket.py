@@ -163,10 +163,14 @@ class FolderBucket:
             answer.pop("ChecksumSHA256", None)
         return answer
 
-    def list_objects_v2(self, *, Prefix: str = "", Delimiter: str = "", **_: Any) -> dict[str, Any]:
+    def list_objects_v2(
+        self, *, Prefix: str = "", Delimiter: str = "", StartAfter: str = "", **_: Any
+    ) -> dict[str, Any]:
         """List the keys below a prefix; with a delimiter only those right below it, and the folders there."""
         contents, folders = [], dict[str, None]()
         for entry in self._entries(Prefix):
+            if entry["Key"] <= StartAfter:
+                continue
             name, found, _rest = entry["Key"].removeprefix(Prefix).partition(Delimiter or "\0")
             if Delimiter and found:
                 folders[f"{Prefix}{name}{Delimiter}"] = None

@@ -72,7 +72,7 @@ class Objects(Protocol):
 
     def fetch(self, *, key: str, version_id: str, path: Path, sha256: str, size: int) -> str: ...
 
-    def list(self, *, prefix: str, most: int = 0) -> tuple[Stored, ...]: ...
+    def list(self, *, prefix: str, most: int = 0, after: str = "") -> tuple[Stored, ...]: ...
 
     def versions(self, *, key: str) -> tuple[Stored, ...]: ...
 
@@ -234,8 +234,10 @@ class S3Objects:
             for item, kind in found
         )
 
-    def list(self, *, prefix: str, most: int = 0) -> tuple[Stored, ...]:
-        """Return the objects under a prefix, the first `most` or all, by key, without bytes."""
+    def list(self, *, prefix: str, most: int = 0, after: str = "") -> tuple[Stored, ...]:
+        """Return the objects under a prefix, the first `most` or all, by key, without bytes; with `after`
+        those whose keys follow it.
+        """
         listed = (
             Stored(
                 key=item["Key"],
@@ -243,7 +245,7 @@ class S3Objects:
                 size=int(item["Size"]),
                 modified_at=_utc(item["LastModified"]),
             )
-            for page in self._pages(prefix)
+            for page in self._pages(prefix, **({"StartAfter": after} if after else {}))
             for item in page.get("Contents", [])
         )
         return tuple(islice(listed, most or None))

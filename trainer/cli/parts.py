@@ -4,23 +4,25 @@ in order, bounded.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from trainer.aws.objects import Objects, given
+from trainer.aws.objects import Objects
 from trainer.base.errors import PermissionDenied
 from trainer.base.text import lines_of
 from trainer.control.cloud import Cloud
 from trainer.control.observe import bootstrap_log
+from trainer.control.reported import at_once, part_of
 from trainer.runs.keys import NodeKeys
-from trainer.runs.store import PART_BYTES, read_record
+from trainer.runs.store import read_record
 from trainer.runs.training_events import EventReader
 
 Epochs = Mapping[str, Mapping[int, Mapping[str, Any]]]  # piece -> epoch -> its event
 MOST_PARTS = 100_000  # under a prefix; a node of ours sends one every few seconds
 MOST_BYTES = 256 * 1024 * 1024  # of all parts together; what is beyond is not read
+READ_TOGETHER = 50
 
 
 class PartReader:
@@ -37,15 +39,16 @@ class PartReader:
 
     def read_new(self, prefix: str) -> bytes:
         """Return the bytes that were added under a prefix since the last call."""
-        parts = []
-        for listed in self._objects.list(prefix=prefix, most=MOST_PARTS):
-            if listed.key > self._last.get(prefix, "") and self._bytes < MOST_BYTES:
-                if listed.size:
-                    get = functools.partial(self._objects.get, key=listed.key, first_bytes=PART_BYTES)
-                    stored = given(get)
-                    parts.append(stored.body if stored else b"")
-                    self._bytes += len(parts[-1])
-                self._last[prefix] = listed.key
+        last, parts, size = self._last.get(prefix, ""), list[bytes](), self._bytes
+        listed = self._objects.list(prefix=prefix, most=MOST_PARTS, after=last)
+        for begin in range(0, len(listed), READ_TOGETHER):
+            if size >= MOST_BYTES:
+                break
+            some = listed[begin : begin + READ_TOGETHER]
+            parts += at_once(some, partial(part_of, self._objects), "parts")
+            last, size = some[-1].key, size + sum(map(len, parts[-len(some) :]))
+        if parts:
+            self._last[prefix], self._bytes = last, size
         return b"".join(parts)
 
 

@@ -19,10 +19,10 @@ from trainer.control.cloud import Cloud
 from trainer.control.observe import observe
 from trainer.control.progress import (
     LOUD_AFTER,
+    Patience,
     RunProgress,
     Step,
     abandoned,
-    overdue,
     progress_of,
     unconfirmed_receipt,
 )
@@ -72,7 +72,7 @@ def drive(
     rehearsal has ended. If the run's end could not be observed, the receipt has the state `unconfirmed`, exit
     code 110, and is not stored: the next command that settles the run continues.
     """
-    signal, pause = stop or StopSignal(), poll_seconds
+    signal, pause, patience = stop or StopSignal(), poll_seconds, Patience()
     steps = follow(
         cloud,
         run_id,
@@ -86,7 +86,7 @@ def drive(
     for look in steps:
         if look.record.state == "closed":
             return receipt_of_closed(cloud, run_id, lambda: sleep(pause))
-        if overdue(look, cloud.now()):
+        if patience.is_over(look, cloud.now()):
             return unconfirmed_receipt(look, cloud.now())
         if signal.wish is Wish.LEAVE and goes_on_alone(look.record):
             leave(cloud, look.record)

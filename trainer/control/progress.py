@@ -45,6 +45,24 @@ class Step:
     error: TrainerError | None = None  # of an action that failed
 
 
+@dataclass
+class Patience:
+    """How long a command has waited past a run's end. Time in which its machine slept does not count: the
+    first looks after it may fail, and say nothing of the run.
+    """
+
+    _looked_at: datetime | None = None
+    _waited: timedelta = timedelta(0)
+
+    def is_over(self, look: Step, now: datetime) -> bool:
+        """Take in a look; return whether the run is half an hour past its end without any progress."""
+        end = look.record.ending_at or look.record.effective_deadline.at
+        before, self._looked_at = self._looked_at or now, now
+        if now > end:
+            self._waited += min(max(now - max(before, end), timedelta(0)), LOUD_AFTER)
+        return look.record.has_instances and not look.moved and self._waited > PATIENCE
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunProgress:
     """The state of a run at one instant. `phase` is one of the receipt's phases, `spent_usd` the high
@@ -81,12 +99,6 @@ class RunProgress:
     # in the line for capacity: since, next_at, until, walks, and the last refusal's code and message
     waiting: Mapping[str, Any] | None = None
     warning: str = ""  # an instance's end can't be confirmed: print it prominently
-
-
-def overdue(look: Step, now: datetime) -> bool:
-    """Return whether a run is half an hour past its end without any progress."""
-    late = now > (look.record.ending_at or look.record.effective_deadline.at) + PATIENCE
-    return look.record.has_instances and not look.moved and late
 
 
 def unconfirmed_receipt(look: Step, now: datetime) -> Receipt:

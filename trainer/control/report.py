@@ -19,7 +19,7 @@ from trainer.base.strict_json import Unsound
 from trainer.base.text import counted
 from trainer.control.cloud import Cloud
 from trainer.control.observe import reports
-from trainer.control.reported import at_once
+from trainer.control.reported import at_once, part_of
 from trainer.job.reading import job_from
 from trainer.launch.work import Score
 from trainer.retrains.entries import retrain_of
@@ -30,7 +30,7 @@ from trainer.runs.report.curves import RunCurves, curves_of
 from trainer.runs.report.data import Seen, report_data
 from trainer.runs.report.models import InProduction, ReadCard, first, number
 from trainer.runs.report.page import MOST_PAGE_BYTES, data_of, page
-from trainer.runs.store import PART_BYTES, manifest_key, report_key
+from trainer.runs.store import manifest_key, report_key
 from trainer.runs.stored_receipt import read_receipt
 from trainer.runs.timeline import Reports
 from trainer.store.decisions import GateDecision, read_decisions
@@ -148,7 +148,7 @@ def _curves(objects: Objects, record: RunRecord) -> RunCurves:
     size = sum(part.size for _, part in listed)
     if size > MOST_EVENT_BYTES or len(listed) > MOST_PARTS:
         raise Unsound(f"the events have {size / 1e6:,.0f} MB; mayfly pull has the curves")
-    bodies = at_once(listed, lambda one: _body(objects, one[1]), "parts of events", seconds=SECONDS)
+    bodies = at_once(listed, lambda one: part_of(objects, one[1]), "parts of events", seconds=SECONDS)
     named = zip((node for node, _ in listed), bodies, strict=True)
     return curves_of(named, begin=record.preflight_at, end=record.closed_at or utc_now())
 
@@ -162,11 +162,6 @@ def _places(record: RunRecord) -> Iterator[tuple[str, str]]:
 
 def _parts(objects: Objects, prefix: str) -> tuple[Stored, ...]:
     return objects.list(prefix=prefix, most=MOST_PARTS + 1)
-
-
-def _body(objects: Objects, part: Stored) -> bytes:
-    stored = given(partial(objects.get, key=part.key, first_bytes=PART_BYTES)) if part.size else None
-    return stored.body if stored else b""
 
 
 def _cards(objects: Objects, receipt: Receipt) -> dict[str, ReadCard]:

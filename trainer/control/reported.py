@@ -34,7 +34,7 @@ from trainer.runs.reports import (
     read_scripts,
 )
 from trainer.runs.start_file import stored_start
-from trainer.runs.store import start_key
+from trainer.runs.store import PART_BYTES, start_key
 from trainer.store.listing import models_in
 
 T = TypeVar("T")
@@ -108,6 +108,11 @@ def body_of(objects: Objects, key: str, first_bytes: int) -> bytes | None:
     """Return the first bytes of a node's object; b"" if S3 refuses it."""
     stored = given(lambda: objects.get(key=key, first_bytes=first_bytes))
     return None if stored is None else stored.body
+
+
+def part_of(objects: Objects, part: Stored) -> bytes:
+    """Return the bytes of a listed part of a node's log or events; b"" if S3 refuses it."""
+    return (body_of(objects, part.key, PART_BYTES) or b"") if part.size else b""
 
 
 def at_once(items: Sequence[T], look: Callable[[T], R], what: str, *, seconds: float = 0.0) -> list[R]:

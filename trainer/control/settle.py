@@ -48,7 +48,7 @@ class Settling:
     """
 
     settled: tuple[Settled, ...]
-    ended: tuple[str, ...]  # ids of the last runs that had ended before, oldest first
+    ended: tuple[str, ...]  # ids of the last runs that had ended before, in that order
     problems: dict[str, TrainerError]
 
     @property

@@ -45,7 +45,7 @@ class NoBucket:
     def head(self, *, key: str, version_id: str = "") -> Stored | None:
         return None
 
-    def list(self, *, prefix: str, most: int = 0) -> tuple[Stored, ...]:
+    def list(self, *, prefix: str, most: int = 0, after: str = "") -> tuple[Stored, ...]:
         return ()
 
     def versions(self, *, key: str) -> tuple[Stored, ...]:

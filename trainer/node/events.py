@@ -35,6 +35,9 @@ from trainer.runs.training_events import CURVE_NAME, MOST_SCORES
 MOST_LINE_BYTES = {"numbers": 16 * 1024, "events": 16 * 2**20}
 MOST_BLOCK = 1 << 20  # read at a time
 MOST_BYTES = {"numbers": 64 * 2**20, "events": 2**30}  # of a run's events, as they are passed on
+SOURCES = {"progress": "model", "gpu": "gpu"}  # of events that come all the time
+# Of a run's time so far, between two reports of a source that are kept: a report draws 240 instants of it.
+KEPT_SHARE = 1 / 240
 COUNTS = ("step", "steps", "epoch", "epochs")
 MOST_KEPT, MOST_NAMED = 100, 6  # other numbers' names, and those in a note
 
@@ -102,20 +105,45 @@ class CommandEvents:
 
 
 class EventFile:
-    """events.jsonl, which the agent uploads in parts: our events with their time, up to `most_bytes`."""
+    """events.jsonl, which the agent uploads in parts: our events with their time, up to `most_bytes`.
 
-    def __init__(self, path: Path, *, most_bytes: int, now: Callable[[], datetime] = utc_now) -> None:
+    Of the reports that come all the time, by a model of its progress and by a GPU, it keeps fewer the longer
+    a run lasts, so that those of days still fit into its report.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        most_bytes: int,
+        now: Callable[[], datetime] = utc_now,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file, self._most, self._now, self._written = LineFile(path), most_bytes, now, 0
+        self._clock, self._began = clock, clock()
+        self._kept_at: dict[tuple[str, Any], float] = {}  # when the last report of each source was kept
 
     def write(self, event: Mapping[str, Any]) -> None:
         """Append one event, in one write of a whole line. While the disk is full, which the command may have
         filled, it waits.
         """
+        if not self._keeps(event):
+            return
         line = json.dumps({"time": self._now().isoformat(timespec="milliseconds"), **event}).encode() + b"\n"
         self._written += len(line)
         if self._written <= self._most:
             self._file.append(line)
+
+    def _keeps(self, event: Mapping[str, Any]) -> bool:
+        kind, now = str(event["event"]), self._clock()
+        source = kind, event.get(SOURCES.get(kind, ""))
+        if source[1] is None:
+            return True
+        if now - self._kept_at.get(source, -math.inf) < (now - self._began) * KEPT_SHARE:
+            return False
+        self._kept_at[source] = now
+        return True
 
 
 @dataclass(kw_only=True)

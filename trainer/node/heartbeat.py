@@ -21,10 +21,14 @@ from trainer.node import report
 from trainer.node.shared import Node
 from trainer.node.uplink import Parts
 from trainer.runs import store
+from trainer.runs.lease import LEASE
 
 log = logging.getLogger("trainer.node")
 HEARTBEAT_SECONDS = 3.0
 PARTS_SECONDS = 5.0
+# Of the run's time so far, between two parts of its metrics, and the most: whoever closes the run has to read
+# all of them for its report, and 30 hours are 2,500 parts.
+METRICS_SHARE, MOST_METRICS_SECONDS = 1 / 240, 60.0
 # Of a progress that changes all the time: each state stays in the bucket for months, as a version, and every
 # desk that follows the run downloads it.
 PROGRESS_BYTES_PER_SECOND = 16 * 1024
@@ -43,7 +47,7 @@ class HeartbeatThread:
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._lease_key, self._progress_key = keys.lease, keys.progress
         self._progress, self._progress_due = b"", 0.0  # the last that was sent; when the next may be
-        self._beat_at = 0.0
+        self._beat_at, self._looked_at = 0.0, utc_now()
         events = node.work / "events/events.jsonl"
         self._stop_key = store.stop_key(identity.run_id, identity.attempt)
         self._parts = (
@@ -64,12 +68,18 @@ class HeartbeatThread:
                 time.sleep(RETRY_SECONDS)
 
     def _run(self) -> None:
-        parts_due = 0.0
+        began = time.monotonic()
+        log, metrics = self._parts
+        log_due = metrics_due = 0.0
         while not self._ended.is_set():
-            if self._beat() and time.monotonic() >= parts_due:
-                parts_due = time.monotonic() + PARTS_SECONDS
-                for parts in self._parts:
-                    parts.send(go_on=self._goes_on)
+            if self._beat():
+                if (now := time.monotonic()) >= log_due:
+                    log_due = now + PARTS_SECONDS
+                    log.send(go_on=self._goes_on)
+                if (now := time.monotonic()) >= metrics_due:
+                    pause = min((now - began) * METRICS_SHARE, MOST_METRICS_SECONDS)
+                    metrics_due = now + max(PARTS_SECONDS, pause)
+                    metrics.send(go_on=self._goes_on)
             self._ended.wait(HEARTBEAT_SECONDS)
 
     def _goes_on(self) -> bool:
@@ -93,10 +103,14 @@ class HeartbeatThread:
 
     def _look_at_progress(self) -> None:
         """Give up a node that stands still: whoever watches its workers and processes has not acted."""
-        node, status = self._node, self._node.status
+        node, status, now = self._node, self._node.status, utc_now()
+        before, self._looked_at = self._looked_at, now
         if node.is_stopping() or status.progress_at is None:
             return
-        still = (utc_now() - status.progress_at).total_seconds()
+        if now - before > LEASE:  # a laptop slept, or this process was stopped: nothing could move
+            node.moved()
+            return
+        still = (now - status.progress_at).total_seconds()
         if still <= HALF_MORE * status.progress_bound:
             return
         log.error("no progress for %.0f s in phase %s; the agent's stacks:", still, status.phase)

@@ -40,8 +40,8 @@ _RECORD = re.compile(rf"runs/({_RUN_ID})/run\.json")
 
 @dataclass(frozen=True, kw_only=True)
 class RunIndex:
-    """Open runs with the instant of their entry, the ids of the last runs that ended, oldest first, and those
-    whose end nobody was told.
+    """Open runs with the instant of their entry, the ids of the last runs that ended, in that order, and
+    those whose end nobody was told.
     """
 
     open: Mapping[str, datetime] = field(default_factory=dict)

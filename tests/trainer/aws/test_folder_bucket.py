@@ -84,6 +84,10 @@ def test_listings_are_by_prefix_and_by_folder(access):
         "runs/index.json",
     ]
     assert [item.key for item in objects.list(prefix="runs/a")] == ["runs/a/run.json"]
+    assert [item.key for item in objects.list(prefix="runs/", after="runs/a/run.json")] == [
+        "runs/b/run.json",
+        "runs/index.json",
+    ]
     assert objects.folders(prefix="runs/") == ("a", "b")
     assert objects.folders(prefix="raw/") == (
         ".files",

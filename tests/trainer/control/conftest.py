@@ -112,10 +112,9 @@ class MemoryObjects:
     def body(self, key: str) -> bytes:
         return self.stored[key][-1].body
 
-    def list(self, *, prefix: str, most: int = 0) -> tuple[Stored, ...]:
-        return tuple(items[-1] for key, items in sorted(self.stored.items()) if key.startswith(prefix))[
-            : most or None
-        ]
+    def list(self, *, prefix: str, most: int = 0, after: str = "") -> tuple[Stored, ...]:
+        listed = (items[-1] for key, items in sorted(self.stored.items()) if key.startswith(prefix))
+        return tuple(item for item in listed if item.key > after)[: most or None]
 
     def fetch(self, *, key: str, version_id: str, path: Path, sha256: str, size: int) -> str:
         stored = self.get(key=key, version_id=version_id)

@@ -420,6 +420,44 @@ def test_an_unconfirmed_end_is_a_loud_warning_and_exit_110(make_cloud):
     assert f"runs/{record.run_id}/receipt.json" not in cloud.objects.stored
 
 
+def test_a_desk_that_wakes_without_a_network_waits_for_it(make_cloud):
+    """It slept past the end of the run: its first looks fail, and say nothing of the machine."""
+    cloud, record = make_cloud()
+    real, slept, failures = cloud.instances, [], [8]
+
+    def instances(*, run_id):
+        if slept and failures[0]:
+            failures[0] -= 1
+            raise ConnectionFailed("cannot describe the instances", why="EndpointConnectionError")
+        return real(run_id=run_id)
+
+    def sleep(seconds):
+        cloud.sleep(seconds)
+        if not slept and cloud.alive() and cloud.clock > record.created_at + timedelta(minutes=2):
+            slept.append(cloud.clock)
+            cloud.clock += timedelta(hours=10)
+
+    cloud.instances = instances
+    receipt = drive_run(cloud, record.run_id, poll_seconds=5.0, sleep=sleep)
+    assert slept and not failures[0] and (receipt["state"], receipt["exit_code"]) == ("done", 0)
+
+
+def test_a_desk_without_a_network_gives_up_half_an_hour_after_the_end(make_cloud):
+    cloud, record = make_cloud()
+    real, looks = cloud.instances, []
+
+    def instances(*, run_id):
+        looks.append(cloud.clock)
+        if len(looks) > 20:
+            raise ConnectionFailed("cannot describe the instances", why="EndpointConnectionError")
+        return real(run_id=run_id)
+
+    cloud.instances, cloud.work = instances, timedelta(hours=3)
+    receipt = drive_run(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
+    assert receipt["state"] == "unconfirmed"
+    assert timedelta(minutes=30) < cloud.clock - record.deadline < timedelta(minutes=31)
+
+
 def test_progress_goes_through_the_phases_and_dollars_grow(make_cloud):
     cloud, record = make_cloud()
     told: list[RunProgress] = []

@@ -26,6 +26,7 @@ from trainer.aws.place import HERE
 from trainer.base import environment
 from trainer.base.errors import ConfigError, Stopped, TrainingFailed
 from trainer.base.strict_json import read_object
+from trainer.control.report import MOST_EVENT_BYTES
 from trainer.job.script_values import MOST_COMBINATIONS
 from trainer.node import command as module
 from trainer.node import events, piece_run
@@ -296,6 +297,26 @@ def test_events_file_and_step_rate_are_bounded(tmp_path):
     rate = StepRate(lambda: clock[0])
     clock[0] = 2.0
     assert (rate.update(10), rate.update(11)) == (5.0, 5.0)
+
+
+def test_events_of_a_day_fit_into_the_report(tmp_path):
+    clock, hours, told = [0.0], 30, tmp_path / "e.jsonl"
+    file = EventFile(told, most_bytes=2**30, now=lambda: NOW, clock=lambda: clock[0])
+    progress = {"event": "progress", "rate": 1234.5, "unit": "windows", "learning_rate": 0.001, "step": 10**6}
+    figures = dict.fromkeys(("use_percent", "memory_used_mib", "power_watts", "temperature_celsius"), 98.765)
+    for second in range(0, hours * 3600, 5):
+        clock[0] = float(second)
+        for number in range(4):
+            file.write({"model": f"COIN{number}-USD", "worker": number, **progress})
+            file.write({"event": "gpu", "gpu": number, **figures})
+        if second % 3600 == 0:
+            file.write({"event": "epoch", "model": "COIN0-USD", "epoch": second // 3600})
+    events = [json.loads(line) for line in told.read_text().splitlines()]
+    assert told.stat().st_size < MOST_EVENT_BYTES / 4
+    assert sum(event["event"] == "epoch" for event in events) == hours
+    for number in range(4):
+        points = [event for event in events if event.get("worker") == number]
+        assert len(points) > 1000 and points[0] is events[2 * number]
 
 
 def test_a_full_disk_ends_nothing_at_an_event(tmp_path):

@@ -142,3 +142,22 @@ def test_the_heartbeat_gives_up_a_node_that_stands_still(node, caplog):
     thread._look_at_progress()
     assert node.failure and "test_silent_commands.py" in caplog.text
     assert "no progress for 1351 s in its phase boot" in node.failure.what
+
+
+def test_a_laptop_that_slept_is_not_given_up(node, monkeypatch):
+    now = [utc_now()]
+    for name in ("trainer.node.heartbeat.utc_now", "trainer.node.shared.utc_now"):
+        monkeypatch.setattr(name, lambda: now[0])
+    thread = HeartbeatThread(node, lambda offset, most: b"")
+    node.moved()
+    thread._look_at_progress()
+    now[0] += timedelta(hours=8)  # nobody worked, or watched
+    thread._look_at_progress()
+    assert not node.stop_reason
+    for _ in range(27):  # awake, and without progress
+        now[0] += timedelta(seconds=50)
+        thread._look_at_progress()
+        assert not node.stop_reason
+    now[0] += timedelta(seconds=50)
+    thread._look_at_progress()
+    assert node.failure and "no progress for 1400 s" in node.failure.what

@@ -276,6 +276,32 @@ def test_a_long_log_delays_neither_lease_nor_stop_nor_end(tmp_path: Path, monkey
     assert one.stop_reason == "stop.json"
 
 
+def test_metrics_of_a_long_run_come_in_few_parts(tmp_path: Path, monkeypatch) -> None:
+    """Whoever closes the run reads all of them for its report, within 20 s."""
+    now, parts = [0.0], list[tuple[float, str]]()
+    monkeypatch.setattr("trainer.node.heartbeat.time", SimpleNamespace(monotonic=lambda: now[0]))
+    (tmp_path / "events").mkdir()
+    events = (tmp_path / "events/events.jsonl").open("ab", buffering=0)
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+        events.write(b"{}\n")
+
+    def try_send(key: str, body: bytes) -> bool:
+        if key.endswith(".jsonl"):
+            parts.append((now[0], key))
+        return True
+
+    one = node(SimpleNamespace(try_send=try_send, exists=lambda _: False), tmp_path)  # type: ignore[arg-type]
+    thread = HeartbeatThread(one, lambda offset, most: b"")
+    monkeypatch.setattr(thread, "_ended", SimpleNamespace(is_set=lambda: now[0] > 30 * 3600.0, wait=wait))
+    with events:
+        thread._run()
+    assert len(parts) < 3_000
+    pauses = [later - at for (at, _), (later, _) in pairwise(parts)]
+    assert max(pauses) < 65 and max(pauses[:100]) < 10
+
+
 def test_a_large_progress_is_sent_less_often(tmp_path: Path, monkeypatch) -> None:
     """Each state stays in the bucket as a version, and desks read each."""
     now, sent = [0.0], list[tuple[float, int]]()

@@ -131,7 +131,28 @@ def test_empty_parts_of_a_log_are_not_fetched(account: Objects, monkeypatch: Any
         account.put(key=f"log/{number:06d}.log", body=text)
     reader = PartReader(account)
     assert reader.read_new("log/") == b"one\ntwo\n" and reader.read_new("log/") == b""
-    assert asked == ["log/000001.log", "log/000004.log"]
+    assert sorted(asked) == ["log/000001.log", "log/000004.log"]
+
+
+def test_parts_that_were_read_are_not_listed_again(account: Objects, monkeypatch: Any) -> None:
+    """A run of days has tens of thousands, and whoever follows its log looks every few seconds."""
+    listed: list[list[str]] = []
+    ask = account.list
+
+    def noted(**given: Any) -> Any:
+        found = ask(**given)
+        listed.append([item.key for item in found])
+        return found
+
+    monkeypatch.setattr(account, "list", noted)
+    bodies = [f"{number}\n".encode() for number in range(1, 131)]
+    for number, body in enumerate(bodies[:-1], start=1):
+        account.put(key=f"log/{number:06d}.log", body=body)
+    reader = PartReader(account)
+    assert reader.read_new("log/") == b"".join(bodies[:-1]) and reader.read_new("log/") == b""
+    account.put(key="log/000130.log", body=bodies[-1])
+    assert reader.read_new("log/") == bodies[-1]
+    assert [len(keys) for keys in listed] == [129, 0, 1]
 
 
 def test_a_run_is_tracked_where_it_is_asked_for(
