@@ -314,7 +314,7 @@ def _as_csv(candidates: Sequence[PlanCandidate], pay: WaysToPay | None) -> str:
             for name, values in (("seconds", seconds), ("dollars", usd))
             for part in ("p50", "p90")
         }
-        writer.writerow({**row, **seconds, **between, "source": row["rate"]["source"]})
+        writer.writerow({**row, **seconds, **between})
     for way in pay.ways if pay else ():
         row = way.to_dict()
         price = {"instance_type": pay.instance_type if pay else "", "price_usd_per_hour": row["usd_per_hour"]}

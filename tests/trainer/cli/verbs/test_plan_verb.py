@@ -22,6 +22,7 @@ from trainer.cli.main import main
 from trainer.launch import offline
 from trainer.machines import instances
 from trainer.machines.instances import catalogue
+from trainer.runs.calibration import Calibrated
 
 NUMBERS = ["plan", "--symbols", "20", "--bars", "500000", "--model", "lstm"]
 
@@ -235,6 +236,16 @@ def test_csv_has_a_line_for_each_machine_and_market(capsys):
     assert rows[0]["instance_type"] == first["instance_type"]
     assert float(rows[0]["dollars_p50"]) == first["dollars"]["p50"]
     assert {row["seller"] for row in rows} == {"AWS", "RunPod", "Lambda", "Vast", ""}
+
+
+def test_csv_and_json_name_one_source_of_a_time(capsys, monkeypatch):
+    took = Calibrated(boot=100.0, stage=1.0, visits_per_second=50_000.0, upload=30.0, runs=3)
+    monkeypatch.setattr("trainer.launch.work.known_calibration", lambda *_, **__: {"g6.xlarge": took})
+    types = ("--instance", "g6.xlarge", "--instance", "g5.xlarge", "--on-demand")
+    assert [one["source"] for one in planned(capsys, *types)["candidates"]] == ["measured here", "formula"]
+    assert main([*NUMBERS, *types, "--csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["source"] for row in rows[:2]] == ["measured here", "formula"]
 
 
 def test_a_desk_has_the_price_that_its_owner_names(capsys):
