@@ -61,9 +61,9 @@ def await_own_id(
     if not node.place.has_instances:
         return start
     identity = node.status.identity
-    ends = identity.boot_ends(node.status.phases["boot"])
+    ends, is_late = identity.boot_ends(node.status.phases["boot"]), False
     while identity.instance_id not in start.instances or len(start.addresses) != (nodes if nodes > 1 else 0):
-        if utc_now() >= ends:
+        if is_late:
             what = f"attempt {identity.attempt} of {identity.run_id} does not count on this machine"
             named = ", ".join(start.instances) or "none"
             why = f"its start file names {named}, not {identity.instance_id}"
@@ -72,8 +72,9 @@ def await_own_id(
             raise TrainingFailed(what, why=why, do="Nothing: its caller has another, or gave it up.")
         if node.is_stopping():
             raise Stopped("stopped before its attempt began")
-        pause(LOOK_SECONDS)
-        start = read_start_file(node)
+        if not (is_late := utc_now() >= ends):
+            pause(LOOK_SECONDS)
+        start = read_start_file(node)  # also when it is late: inputs may have been staged since the last time
     return start
 
 

@@ -151,6 +151,16 @@ def test_a_node_that_nobody_counts_on_ends_with_its_boot(node: Node) -> None:
         await_own_id(node, StartFile(run_id="r", attempt=1), pause=lambda _: None)
 
 
+def test_a_node_named_while_it_staged_for_long_begins(node: Node) -> None:
+    """Its caller was late with the file, and its inputs took longer than a boot may."""
+    node.status.identity = replace(node.status.identity, boot_seconds=60)
+    node.status.enter("boot", utc_now() - timedelta(hours=1))
+    node.uplink.s3.objects[KEY] = started_by("r")
+    early = read_start_file(node)
+    begin_with(node)
+    assert await_own_id(node, early, pause=lambda _: None).instances == ("i-1",)
+
+
 @pytest.mark.parametrize("body", [b"", b"{}", started_by("other", "i-1"), started_by("r", "i-1", attempt=2)])
 def test_another_start_file_is_refused(node: Node, body: bytes) -> None:
     node.uplink.s3.objects[KEY] = body
