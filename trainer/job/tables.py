@@ -73,13 +73,13 @@ def with_environment(tables: Tables) -> Tables:
     UsageError for another target beside it.
     """
     agent, home = tables.get("agent", {}), targets.ENVIRONMENT
-    if not isinstance(text := agent.get("environment"), str) or not text:
+    if (text := agent.get("environment", "")) == "":
         return tables
     target = tables.get("target", {})
     if target.get("name", home.name) != home.name:
         why, do = "an agent acts in one of them", "Leave out target.name, or agent.environment."
         raise UsageError(f"agent.environment and target.name = {target['name']}", why=why, do=do)
-    if (named := reference(text)) is None:
+    if not isinstance(text, str) or (named := reference(text)) is None:
         raise bad_value("agent.environment", text, "FILE.py:CLASS")
     left = {key: value for key, value in agent.items() if key != "environment"}
     return {**tables, "agent": left, "target": {**target, "name": home.name, **named}}

@@ -107,6 +107,8 @@ def test_an_unknown_key_names_the_nearest_or_its_owner(keys, line):
         ({"epochs": True}, "a whole number"),
         ({"batch": -3}, "0 or more"),
         ({"test_fraction": 0.8}, "a tenth of the bars"),
+        ({"agent.environment": 5}, "'agent.environment' is 5 (it must be FILE.py:CLASS)"),
+        ({"agent.environment": 0}, "'agent.environment' is 0 (it must be FILE.py:CLASS)"),
         ({"model": "tcn", "batch": "auto"}, "batch = auto is for models that read windows"),
     ],
 )
