@@ -34,7 +34,7 @@ Interval = list[float] | None  # low and high
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
-    """The cells of scored bars: the spans of time that are resampled as one."""
+    """The cells of scored bars: the spans of time that an interval takes as one value each."""
 
     of_bar: np.ndarray  # (N,), later ones higher
     length: str
