@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -209,16 +210,24 @@ def _plan_one(
 
 def _plan_together(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | RefusedSymbol]:
     """Plan all symbols with one split and one target: that of the symbol with the shortest possible
-    horizon.
+    horizon. Those that are refused have no part in the split: the others are planned again without them.
     """
-    cuts = _cuts(job, folder)
-    planned = _plan_each(folder, folder.symbols, lambda candles: plan_at(candles, job, cuts))
+    planned: dict[str, SymbolPlan | RefusedSymbol] = {}
+    symbols: Sequence[str] = folder.symbols
+    while True:
+        cuts = _cuts(job, folder, symbols)
+        made = _plan_each(folder, symbols, partial(plan_at, job=job, cuts=cuts))
+        planned |= made
+        refused = [entry for entry in made.values() if isinstance(entry, RefusedSymbol)]
+        if len(refused) == len(made) or not any(entry.bars > job.data.warmup for entry in refused):
+            break  # the split counts no bar of theirs
+        symbols = [symbol for symbol, entry in made.items() if isinstance(entry, SymbolPlan)]
     chosen = {
         symbol: entry.target_of(job) for symbol, entry in planned.items() if isinstance(entry, SymbolPlan)
     }
     shortest = shortest_target(job, chosen.values())
     others = [symbol for symbol, target in chosen.items() if target != shortest]
-    planned |= _plan_each(folder, others, lambda candles: plan_at(candles, job, cuts, target=shortest))
+    planned |= _plan_each(folder, others, partial(plan_at, job=job, cuts=cuts, target=shortest))
     entries = [entry for entry in planned.values() if isinstance(entry, SymbolPlan)]
     for number in range(job.data.folds if entries else 0):
         where = f"fold {number + 1} of all series" if job.data.folds > 1 else "all series"
@@ -226,12 +235,12 @@ def _plan_together(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | Ref
     return planned
 
 
-def _cuts(job: Job, folder: CandleFolder) -> tuple[Cut, ...]:
-    """Return the instants at which all series of a job are split, by their bars after the warm-up. Reads one
-    at a time.
+def _cuts(job: Job, folder: CandleFolder, symbols: Iterable[str]) -> tuple[Cut, ...]:
+    """Return the instants at which all these series of a job are split, by their bars after the warm-up.
+    Reads one at a time.
     """
     timeline = Timeline()
-    for symbol in folder.symbols:
+    for symbol in symbols:
         with suppress(DataError):  # reported when this symbol is planned
             candles = folder.read(symbol)
             timeline.add(candles.timestamp[warmup_of(candles, job) :])

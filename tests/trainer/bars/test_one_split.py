@@ -72,6 +72,14 @@ def test_a_series_without_bars_in_a_span_is_refused(planned, make_candles):
     assert "split at one time" in plan.refused["NEW"].why
 
 
+def test_a_refused_series_has_no_part_in_the_split(planned, make_candles):
+    job, whole = with_settings(JOBS["windows"], folds=1), make_candles(3000)
+    ended = make_candles(3000, symbol="ENDED", drop=range(1500, 3000))
+    plan, _ = planned(job, whole, ended)
+    assert plan.refused["ENDED"].what == "ENDED has no bar in validation"
+    assert plan.symbols == planned(with_settings(job, exclude="ENDED"))[0].symbols
+
+
 def test_a_batch_may_be_larger_than_one_series_but_not_all(planned, make_candles):
     series = [make_candles(1000, symbol=symbol, seed=seed) for seed, symbol in enumerate(("AAA", "BBB"))]
     job = job_of(lookback=20, batch=900, pooled=True)
