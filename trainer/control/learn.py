@@ -15,7 +15,7 @@ from trainer.aws.place import place_named
 from trainer.base.errors import TrainerError
 from trainer.job.reading import job_from
 from trainer.launch.knowledge import shape_on
-from trainer.machines.instances import instance_type
+from trainer.launch.machines import any_type
 from trainer.machines.planner import profile_on
 from trainer.runs import boot, calibration, capacity
 from trainer.runs.attempts import Rung
@@ -48,7 +48,7 @@ def learn_time(objects: Objects, record: RunRecord, receipt: Mapping[str, Any]) 
     if not rung.predicted:
         return
     with suppress(TrainerError):
-        job, machine = job_from(record.job), instance_type(rung.instance_type)
+        job, machine = job_from(record.job), any_type(rung.instance_type)
         profile, pieces = profile_on(machine, place_named(record.place)), len(record.pieces)
         shape = shape_on(job, profile, devices=machine.num_trainers * record.num_nodes, pieces=pieces)
         run = calibration.TimedRun(

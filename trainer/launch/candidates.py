@@ -28,7 +28,7 @@ class Timed:
     phases: Estimate
     seconds_slow: float  # which deadlines follow: the slower of the estimate and of earlier runs
     rate: Rate
-    visits: float  # windows of one GPU in its training time, at that rate
+    visits: float  # windows in its training time, at that rate, of the GPU that trains longest
     runs: int = 0  # of its shape on its type, whose times these are; 0: they follow from the rate
 
     @property

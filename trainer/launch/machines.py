@@ -57,6 +57,11 @@ def machines_of(job: Job) -> list[InstanceType]:
     return fitting
 
 
+def any_type(name: str) -> InstanceType:
+    """Look a type up, with GPUs or without. Raises UsageError as `machines_of` does."""
+    return cpu_types().get(name) or _known(name)
+
+
 def _known(name: str) -> InstanceType:
     """Look a type with GPUs up. Raises UsageError with the nearest names of all types, or for one of Arm."""
     if name not in catalogue():

@@ -1,7 +1,7 @@
 """Every way to pay for the runs of a job on one instance type: once, weekly, daily, always on. Pure.
 
-A way costs so much a month, used or not, and so much an hour of use. From where on which is cheapest follows
-from these two numbers alone.
+A way has a price a month, used or not, and a price a run. From these two follows which way is cheapest at how
+many hours a month.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True)
 class WaysToPay:
-    """The ways to pay for one type, and sentences on which is cheapest from where on."""
+    """The ways to pay for one type, and sentences on which is cheapest from how many hours a month on."""
 
     instance_type: str
     nodes: int = 1  # machines of it

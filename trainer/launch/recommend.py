@@ -12,7 +12,7 @@ from trainer.base.text import counted
 from trainer.launch.candidates import PlanCandidate, hours
 from trainer.machines.instances import catalogue
 
-# What each objective makes small.
+# The figure that each objective minimizes.
 OBJECTIVES: dict[str, Callable[[PlanCandidate], float]] = {
     "cost": lambda one: one.dollars_p50,
     "time": lambda one: one.seconds_p50,
@@ -27,7 +27,7 @@ WORDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
-    """The candidates to know, and sentences on the one to take."""
+    """The cheapest, the fastest and the recommended candidate, and why that one is."""
 
     cheapest: PlanCandidate
     fastest: PlanCandidate

@@ -90,7 +90,7 @@ def timed(work: Workload, machine: InstanceType, *, place: Place, rate: Rate, sh
         phases=phases,
         seconds_slow=phases.seconds_p90,
         rate=rate,
-        visits=phases.training * rate.on_machine(len(work.pieces), machine.num_trainers * work.nodes),
+        visits=phases.training * rate.per_second,
     )
 
 

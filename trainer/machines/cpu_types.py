@@ -1,10 +1,10 @@
-"""x86-64 instance types without a GPU: for prepare and score runs, where any will do, and for scripts.
+"""x86-64 instance types without a GPU: for prepare and score runs, where any will do, for scripts and agents.
 
 cpu_types.csv has a row a family: within one, AWS prices sizes in proportion to their vCPUs. Prices are on
 demand, Linux, in us-east-1: those of 2025-10-01 as github.com/skypilot-org/skypilot-catalog has them
 (v8/aws/vms.csv at 00148f2a, whose newest types are of that month), checked on two sizes of each family and
-more. T3 types launch in unlimited mode: CPU above their baseline costs $0.05 a vCPU-hour besides, which these
-prices leave out.
+more. Threads of a core: EC2 DescribeInstanceTypes as in moto 5.2.5, 2026-10-27. T3 types launch in unlimited
+mode: CPU above their baseline costs $0.05 a vCPU-hour besides, which these prices leave out.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def _of_family(row: dict[str, str]) -> list[InstanceType]:
             name=name,
             status="current",
             vcpus=vcpus,
+            threads_per_core=int(row["threads_per_core"]),
             memory_gib=vcpus * float(row["gib_per_vcpu"]),
             price_usd_per_hour=round(vcpus * float(row["usd_per_vcpu_hour"]), 6),
             price_date=row["as_of"],

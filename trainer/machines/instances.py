@@ -76,6 +76,7 @@ class InstanceType:
     gpu_interconnect: str = "none"  # pcie, nvlink, nvswitch, or of a type with one GPU none
     nvlink_gb_per_s: float = 0.0  # nominal, of one GPU, both directions; 0: PCIe only
     vcpus: int
+    threads_per_core: int = 2  # that vCPUs are; of a type without GPUs
     memory_gib: float
     # On demand, Linux, in us-east-1 unless `launch.prices` says otherwise; None: not sold there.
     price_usd_per_hour: float | None
@@ -100,10 +101,8 @@ class InstanceType:
 
     @property
     def num_trainers(self) -> int:
-        """Return the worker processes of a training: one per GPU; without GPUs one per core, of which a vCPU
-        is one of two threads.
-        """
-        return self.num_workers if self.gpus else max(1, self.vcpus // 2)
+        """Return the worker processes of a training: one per GPU; without GPUs one per core."""
+        return self.num_workers if self.gpus else max(1, self.vcpus // self.threads_per_core)
 
     @property
     def can_be_grouped(self) -> bool:

@@ -73,10 +73,6 @@ class Rate:
             "source": self.source,
         }
 
-    def on_machine(self, pieces: int, devices: int) -> float:
-        """Return the rate per second of each of so many devices that share a run's models."""
-        return self.per_second * min(1.0, pieces / max(1, devices))
-
 
 def rate_of(profile: GpuProfile, job: Job, *, models: int = 1) -> Rate:
     """Return the rate of one device for the job's models: an estimate by the profile's figure. `models`: that

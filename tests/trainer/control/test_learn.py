@@ -96,6 +96,17 @@ def test_a_closed_run_leaves_what_it_took_beside_its_plan(make_cloud, shape):
     assert timed(cloud) == (run,)
 
 
+def test_a_run_on_a_machine_without_a_gpu_is_timed(make_cloud):
+    """As agents are trained on one."""
+    ladder = (rung("c7i.4xlarge", visits=1e6, predicted=(150.0, 0.0, 60.0, 30.0)),)
+    cloud, record = make_cloud(ladder=ladder)
+    seconds = dict.fromkeys(("boot", "stage", "train", "upload", "terminate"), 1.0)
+    receipt = {"state": "done", "seconds": seconds, "closed_at": "", "created_at": "2026-11-20"}
+    learn_time(cloud.objects, record.with_new_launch(created()), receipt)
+    (run,) = timed(cloud)
+    assert run.case.split()[:2] == [record.place, "c7i.4xlarge"]
+
+
 @pytest.mark.parametrize(
     "changed",
     [

@@ -268,6 +268,15 @@ def test_what_runs_took_wins_over_the_formula():
     assert rows[1]["rate"]["basis"] == "estimate"
 
 
+@pytest.mark.parametrize("symbols", [4, 8, 16])
+def test_what_few_models_took_holds_for_more_on_the_same_gpus(symbols):
+    job = job_of(instance=("g6.48xlarge",), model="tcn", max_duration="12h")  # eight GPUs
+    few, more = ({f"S{number}": 500_000 for number in range(count)} for count in (4, symbols))
+    learned = {"g6.48xlarge": took(plan(job, bars=few), 1.0)}  # just what was predicted
+    after, before = (plan(job, bars=more, runs=runs).first.time.phases for runs in (learned, None))
+    assert after.training == pytest.approx(before.training)
+
+
 def test_a_high_rate_leaves_the_shortest_deadline():
     made = plan(job_of(instance=("g6.xlarge",)), rates={"g6.xlarge": Rate(per_second=1e9, basis="yours")})
     assert made.run_limit.duration == timedelta(minutes=30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from trainer.base.errors import UsageError
 from trainer.machines.cpu_types import USUAL, cpu_instance_type, cpu_types
@@ -23,6 +24,14 @@ def test_a_size_has_its_share_of_vcpus_memory_and_price(name, vcpus, gib, usd):
     machine = cpu_instance_type(name)
     assert (machine.vcpus, machine.memory_gib, machine.gpus) == (vcpus, gib, 0)
     assert machine.price_usd_per_hour == pytest.approx(usd, abs=1e-9)
+
+
+def test_every_family_has_the_vcpus_memory_and_cores_of_ec2():
+    for name, machine in cpu_types().items():
+        known = INSTANCE_TYPES[name]  # EC2's DescribeInstanceTypes, as moto has it
+        assert machine.vcpus == known["VCpuInfo"]["DefaultVCpus"], name
+        assert machine.memory_gib == known["MemoryInfo"]["SizeInMiB"] / 1024, name
+        assert machine.num_trainers == known["VCpuInfo"]["DefaultCores"], name
 
 
 def test_every_family_boots_like_a_small_machine():

@@ -45,11 +45,6 @@ def test_the_users_figure_overrides_the_estimate():
     assert rate_of(named_profile("l4"), Job()) == Rate(per_second=150_000.0, basis="estimate")
 
 
-def test_fewer_pieces_than_devices_leave_devices_idle():
-    rate = Rate(per_second=900.0, basis="")
-    assert [rate.on_machine(pieces, 4) for pieces in (1, 4, 100)] == [225.0, 900.0, 900.0]
-
-
 def test_instances_train_with_the_torch_that_rates_are_for():
     assert TORCH == NODE_TORCH
 

@@ -107,7 +107,7 @@ def _figures_of(job: Job, profile: GpuProfile, timeframe: str) -> dict[str, Any]
     except UsageError as error:
         return {"refused": error.what}
     rate = rate_of(profile, timed)
-    seconds = sum(piece.estimate for piece in work.pieces) / rate.on_machine(len(work.pieces), 1)
+    seconds = sum(piece.estimate for piece in work.pieces) / rate.per_second
     return {
         "batch": batch,
         "slice": min(batch, fits.micro_batch),
