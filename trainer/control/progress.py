@@ -42,7 +42,8 @@ class Step:
     observed: Observation
     actions: tuple[Action, ...]
     moved: bool
-    error: TrainerError | None = None  # of an action that failed
+    error: TrainerError | None = None  # of an action that failed, or of the look itself
+    failing_since: datetime | None = None  # since when every pass had an error; None: this one has none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +85,12 @@ class RunProgress:
 
 
 def overdue(look: Step, now: datetime) -> bool:
-    """Return whether a run is half an hour past its end without any progress."""
+    """Return whether a run is half an hour past its end without any progress. Errors have to last for two
+    minutes: a laptop that slept for hours wakes before its network does.
+    """
     late = now > (look.record.ending_at or look.record.effective_deadline.at) + PATIENCE
-    return look.record.has_instances and not look.moved and late
+    passing = look.failing_since is not None and now <= look.failing_since + LOUD_AFTER
+    return look.record.has_instances and not look.moved and late and not passing
 
 
 def unconfirmed_receipt(look: Step, now: datetime) -> Receipt:

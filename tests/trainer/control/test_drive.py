@@ -428,6 +428,27 @@ def test_an_aws_error_is_told_and_tried_again(make_cloud):
     assert any("ReadTimeout" in error for error in told)
 
 
+def test_a_laptop_that_slept_past_the_end_waits_for_its_network(make_cloud):
+    """It wakes before its network does; the run ended hours ago, and is closed."""
+    cloud, record = make_cloud()
+    real, failures, slept = cloud.instances, iter(range(4)), []
+
+    def instances(*, run_id):
+        if slept and next(failures, None) is not None:
+            raise ConnectionFailed("cannot describe the instances", why="EndpointConnectionError")
+        return real(run_id=run_id)
+
+    def sleep(progress):
+        if progress.phase == "train" and not slept:
+            slept.append(cloud.clock)
+            cloud.clock += timedelta(hours=8)
+            cloud.advance()
+
+    cloud.instances = instances
+    receipt = drive(cloud, record, on_event=sleep)
+    assert receipt["state"] != "unconfirmed" and cloud.alive() == []
+
+
 def test_a_run_that_cannot_be_looked_at_at_all_is_an_error(make_cloud):
     cloud, record = make_cloud()
     with pytest.raises(UsageError, match="no run"):
