@@ -242,13 +242,17 @@ def step(
 
 
 def receipt_of_closed(cloud: Cloud, run_id: str, wait: Callable[[], None]) -> Receipt:
-    """Return the receipt of a closed run. It was written before the run closed; while S3 lags, wait and ask
-    again.
+    """Return the receipt of a closed run. It was written before the run closed; while S3 lags or fails, wait
+    and ask again.
     """
     for _ in range(RECEIPT_TRIES):
-        receipt = read_receipt(cloud.objects, run_id)
-        if receipt is not None:
-            return receipt
+        try:
+            if (receipt := read_receipt(cloud.objects, run_id)) is not None:
+                return receipt
+        except EmbeddedAwsGone:
+            raise
+        except ConnectionFailed:  # the look before saw the run closed: its receipt is there
+            pass
         wait()
     do = f"mayfly receipts {run_id} shows it in a few minutes."
     raise ConnectionFailed(f"run {run_id} is closed, but S3 does not return its receipt yet", do=do)
