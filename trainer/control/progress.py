@@ -85,12 +85,16 @@ class RunProgress:
 
 
 def overdue(look: Step, now: datetime) -> bool:
-    """Return whether a run is half an hour past its end without any progress. Errors have to last for two
-    minutes: a laptop that slept for hours wakes before its network does.
-    """
+    """Return whether a run is half an hour past its end without any progress."""
     late = now > (look.record.ending_at or look.record.effective_deadline.at) + PATIENCE
-    passing = look.failing_since is not None and now <= look.failing_since + LOUD_AFTER
-    return look.record.has_instances and not look.moved and late and not passing
+    return look.record.has_instances and not look.moved and late and not _may_pass(look, now)
+
+
+def _may_pass(look: Step, now: datetime) -> bool:
+    """Return whether errors have not lasted for two minutes yet: a laptop that slept wakes before its network
+    does.
+    """
+    return look.failing_since is not None and now <= look.failing_since + LOUD_AFTER
 
 
 def unconfirmed_receipt(look: Step, now: datetime) -> Receipt:
@@ -143,7 +147,7 @@ def progress_of(look: Step, now: datetime, error: TrainerError | None = None) ->
         is_silent=bool(silence),
         last_error=str(error) if error else "",
         waiting=_waiting(record),
-        warning=str(_unconfirmed(look)) if late else "",
+        warning=str(_unconfirmed(look)) if late and not _may_pass(look, now) else "",
     )
 
 
