@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from typing import Protocol
 
 from trainer.aws.objects import Conflict
@@ -156,7 +157,7 @@ def follow(
     """
     last = Step(record=known, observed=Observation(), actions=(), moved=False) if known else None
     signalled = asked_to_stop = looked = False
-    heard_at = cloud.now()
+    failing_since: datetime | None = None
     while True:
         error: TrainerError | None = None
         stop.attend()
@@ -171,17 +172,20 @@ def follow(
                 request_stop(cloud, run_id, seen=last is not None)
                 asked_to_stop = True
             last = step(cloud, run_id, seen=last is not None, agent_gone=agent_gone)
-            looked, error, heard_at = True, last.error, cloud.now()
+            looked, error = True, last.error
         except (UsageError, EmbeddedAwsGone):
             raise  # an embedded AWS that has ended never comes back to its address
         except TrainerError as failure:
             retried = looked or agent is not None or isinstance(failure, ConnectionFailed)
             if last is None or agent_gone or not retried:
                 raise
-            if agent is None and not last.record.has_instances and cloud.now() > heard_at + LOUD_AFTER:
+            lasting = failing_since is not None and cloud.now() > failing_since + LOUD_AFTER
+            if agent is None and not last.record.has_instances and lasting:
                 raise _unseen(last.record, failure) from failure
             error = failure
             last = Step(record=last.record, observed=last.observed, actions=(), moved=False, error=failure)
+        failing_since = (failing_since or cloud.now()) if error else None
+        last = replace(last, failing_since=failing_since)
         on_event(progress_of(last, cloud.now(), error))
         yield last
         if last.record.state == "closed" and not last.observed.alive:
@@ -238,13 +242,17 @@ def step(
 
 
 def receipt_of_closed(cloud: Cloud, run_id: str, wait: Callable[[], None]) -> Receipt:
-    """Return the receipt of a closed run. It was written before the run closed; while S3 lags, wait and ask
-    again.
+    """Return the receipt of a closed run. It was written before the run closed; while S3 lags or fails, wait
+    and ask again.
     """
     for _ in range(RECEIPT_TRIES):
-        receipt = read_receipt(cloud.objects, run_id)
-        if receipt is not None:
-            return receipt
+        try:
+            if (receipt := read_receipt(cloud.objects, run_id)) is not None:
+                return receipt
+        except EmbeddedAwsGone:
+            raise
+        except ConnectionFailed:  # the look before saw the run closed: its receipt is there
+            pass
         wait()
     do = f"mayfly receipts {run_id} shows it in a few minutes."
     raise ConnectionFailed(f"run {run_id} is closed, but S3 does not return its receipt yet", do=do)

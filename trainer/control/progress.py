@@ -42,7 +42,8 @@ class Step:
     observed: Observation
     actions: tuple[Action, ...]
     moved: bool
-    error: TrainerError | None = None  # of an action that failed
+    error: TrainerError | None = None  # of an action that failed, or of the look itself
+    failing_since: datetime | None = None  # since when every pass had an error; None: this one has none
 
 
 @dataclass
@@ -101,6 +102,13 @@ class RunProgress:
     warning: str = ""  # an instance's end can't be confirmed: print it prominently
 
 
+def _may_pass(look: Step, now: datetime) -> bool:
+    """Return whether errors have not lasted for two minutes yet: a laptop that slept wakes before its network
+    does.
+    """
+    return look.failing_since is not None and now <= look.failing_since + LOUD_AFTER
+
+
 def unconfirmed_receipt(look: Step, now: datetime) -> Receipt:
     """Return the receipt of a run whose instances' end could not be confirmed: they are billed until now. It
     is shown, never stored.
@@ -151,7 +159,7 @@ def progress_of(look: Step, now: datetime, error: TrainerError | None = None) ->
         is_silent=bool(silence),
         last_error=str(error) if error else "",
         waiting=_waiting(record),
-        warning=str(_unconfirmed(look)) if late else "",
+        warning=str(_unconfirmed(look)) if late and not _may_pass(look, now) else "",
     )
 
 

@@ -49,9 +49,11 @@ class EventReader:
 
     def _admit(self, event: dict[str, Any]) -> None:
         """Raise Unsound for more models than a run can have, since each becomes a file."""
-        self._models |= {event["model"]} if "model" in event else set()
-        if len(self._models) > MOST_MODELS:
+        if "model" not in event or event["model"] in self._models:
+            return
+        if len(self._models) >= MOST_MODELS:
             raise Unsound(f"more than {MOST_MODELS} models")
+        self._models.add(event["model"])
 
 
 def _progress(fields: Fields) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from trainer.control.stop import StopSignal
 from trainer.runs import capacity
 from trainer.runs.capacity import full_from, to_bytes, with_full
 from trainer.runs.observation import Remains
-from trainer.runs.store import read_record
+from trainer.runs.record_json import record_from_json
+from trainer.runs.store import read_record, receipt_key, record_key
 from trainer.runs.timeline import timeline
 
 
@@ -482,6 +483,44 @@ def test_an_aws_error_is_told_and_tried_again(make_cloud):
     told: list[str] = []
     assert drive(cloud, record, on_event=lambda progress: told.append(progress.last_error))["state"] == "done"
     assert any("ReadTimeout" in error for error in told)
+
+
+def test_a_laptop_that_slept_past_the_end_waits_for_its_network(make_cloud):
+    """It wakes before its network does; the run ended hours ago, and is closed."""
+    cloud, record = make_cloud()
+    real, failures, slept = cloud.instances, iter(range(4)), []
+
+    def instances(*, run_id):
+        if slept and next(failures, None) is not None:
+            raise ConnectionFailed("cannot describe the instances", why="EndpointConnectionError")
+        return real(run_id=run_id)
+
+    def sleep(progress):
+        if progress.phase == "train" and not slept:
+            slept.append(cloud.clock)
+            cloud.clock += timedelta(hours=8)
+            cloud.advance()
+
+    cloud.instances = instances
+    receipt = drive(cloud, record, on_event=sleep)
+    assert receipt["state"] != "unconfirmed" and cloud.alive() == []
+
+
+def test_a_receipt_that_s3_does_not_give_at_once_is_asked_for_again(make_cloud, monkeypatch):
+    cloud, record = make_cloud()
+    real, failures = cloud.objects.get, iter(range(3))
+
+    def get(*, key, **more):
+        is_closed = read_record_of(real).state == "closed" if key == receipt_key(record.run_id) else False
+        if is_closed and next(failures, None) is not None:
+            raise ConnectionFailed("cannot read the receipt", why="ReadTimeout")
+        return real(key=key, **more)
+
+    def read_record_of(get):
+        return record_from_json(get(key=record_key(record.run_id)).body)
+
+    monkeypatch.setattr(cloud.objects, "get", get)
+    assert drive(cloud, record)["state"] == "done" and list(failures) == []
 
 
 def test_a_run_that_cannot_be_looked_at_at_all_is_an_error(make_cloud):

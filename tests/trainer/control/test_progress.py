@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.records import at, described, launched, make_record, seen
+from trainer.base.errors import ConnectionFailed
 from trainer.control.progress import RunProgress, Step, progress_of, unconfirmed_receipt
 from trainer.runs.observation import Observation
 from trainer.runs.reports import Heartbeat, NodeResult
@@ -46,3 +49,17 @@ def test_an_unconfirmed_receipt_counts_its_machine_until_now():
     )
     assert receipt["attempts"][0]["spent_high"] == 5.0 and receipt["attempts"][0]["seconds_high"] == 3600.0
     assert (receipt["seconds"]["total"], receipt["closed_at"]) == (3610.0, None)
+
+
+def test_an_error_after_a_sleep_is_no_warning_at_first():
+    ends = make_record(state="ending", outcome="done", attempts=launched(), instances=(seen("running"),))
+    failure = ConnectionFailed("cannot describe the instances", why="EndpointConnectionError")
+    look = Step(
+        record=replace(ends, ending_at=at(120)),
+        observed=Observation(),
+        actions=(),
+        moved=False,
+        error=failure,
+        failing_since=at(9_000),
+    )
+    assert [bool(progress_of(look, at(now), failure).warning) for now in (9_001, 9_121)] == [False, True]

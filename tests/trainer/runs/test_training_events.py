@@ -97,5 +97,6 @@ def test_a_foreign_line_is_left_out_and_counted(line):
 
 def test_no_more_models_than_a_run_can_have_become_files(monkeypatch):
     monkeypatch.setattr(training_events, "MOST_MODELS", 2)
-    events, unsound = read(*({**EPOCH, "model": f"m{number}"} for number in range(5)))
-    assert [event["model"] for event in events] == ["m0", "m1"] and unsound == 3
+    named = [{**EPOCH, "model": f"m{number}"} for number in range(5)]
+    events, unsound = read(*named, GPU, named[0])  # the others' go on
+    assert [event.get("model") for event in events] == ["m0", "m1", None, "m0"] and unsound == 3

@@ -65,7 +65,7 @@ const elements = (() => {
       return [...found].sort((one, other) => {
         const [a, b] = [key(one), key(other)];
         if (!known(a) || !known(b)) return known(a) ? -1 : known(b) ? 1 : 0;
-        return sign * (typeof a === "number" ? a - b : order.compare(a, b));
+        return sign * (typeof a === "number" && typeof b === "number" ? a - b : order.compare(a, b));
       });
     }
     function draw() {

@@ -177,3 +177,25 @@ def test_the_head_counts_every_lost_attempt_and_every_value(browse):
     assert drawn.console == []
     texts = " ".join(" ".join(drawn.texts).split())
     assert "2 attempts 2 lost" in texts and "1,400 of 1,500 values done" in texts
+
+
+def test_a_column_of_numbers_and_words_has_an_order(browse):
+    data = planted_report(1, epochs=2)
+    value = {
+        "done": True,
+        "exit_code": 0,
+        "metric": "",
+        "best": None,
+        "better": "",
+        "seconds": 1.0,
+        "starts": 1,
+    }
+    value |= {"study": "", "end": ""}
+    batches = ("64", "auto", "8", "none", "128", "all", "16")
+    rows = [{**value, "piece": f"v{one}", "values": {"batch": one}} for one in batches]
+    data["values"] = {"total": len(rows), "done": len(rows), "rows": rows}
+    act = """
+    [...document.querySelectorAll("th button")].find((one) => one.textContent === "batch").click();
+    """
+    shown = [one for one in browse(page(data), act=act).texts if one in {f"v{one}" for one in batches}]
+    assert shown == ["v8", "v16", "v64", "v128", "vall", "vauto", "vnone"]
