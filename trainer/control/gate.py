@@ -105,25 +105,48 @@ def begin_scoring(home: RetrainHome, entry: ScheduledRun, schedule: RetrainSched
 
 def challengers_run(home: RetrainHome, entry: ScheduledRun, schedule: RetrainSchedule) -> str:
     """Return the run whose models are scored at a scheduled time: its own; or with the gate `shadow` the
-    newest earlier one without a decision whose models have enough newer bars. '' if there is none.
+    newest earlier one without a decision whose models have enough newer bars, as far as the last score run
+    tells. '' if there is none.
     """
     if schedule.gate != SHADOW:
         return entry.run_id
     objects, now = home.cloud.objects, home.cloud.now()
     cells = _cell(job_from(_manifest(objects, entry.run_id).job)) * schedule.least_cells
     needed = timedelta(seconds=min(cells, LONGEST_SECONDS))
-    # twice the time: the newest bars may be old, too
-    for earlier in reversed(home.entries(entry.retrain, back=2 * needed)):
-        if earlier.scheduled_at >= entry.scheduled_at or earlier.state != "done" or not earlier.run_id:
+    # twice the time: the newest bars may be old, too, and some days have none
+    entries = home.entries(entry.retrain, back=2 * needed)
+    before = [one for one in reversed(entries) if one.scheduled_at < entry.scheduled_at]
+    shares = (_share_of_cells(objects, one.score_run_id) for one in before if one.score_run_id)
+    share = next(filter(None, shares), 1.0)
+    for earlier in before:
+        if earlier.state != "done" or not earlier.run_id:
             continue
         if objects.head(key=decisions_key(entry.retrain, earlier.run_id)) is not None:
             return ""  # those before it were passed over
         if now - earlier.scheduled_at < needed:
             continue  # it can't have enough yet
         job, asked, _ = _asked(home, entry, schedule, earlier.run_id)
-        if any(_cells_left(job, asked, one) >= schedule.least_cells for one in asked.pieces):
+        if any(share * _cells_left(job, asked, one) >= schedule.least_cells for one in asked.pieces):
             return earlier.run_id
     return ""
+
+
+def _share_of_cells(objects: Objects, score_run_id: str) -> float:
+    """Return the share of the cells after its `since` of which a score run has scores, of the piece with the
+    most: stocks have none on weekends. 0 if it left none.
+    """
+    try:
+        job, asked, scored = _scored(objects, read_record(objects, score_run_id, seen=True)[0])
+    except ConnectionFailed:
+        raise
+    except TrainerError:
+        return 0.0
+    shares = [
+        len(made.begins) / most
+        for one in asked.pieces
+        if one.since and (made := scored[one.piece].challenger) and (most := _cells_left(job, asked, one)) > 0
+    ]
+    return min(1.0, max(shares, default=0.0) * (1 + 1e-9))  # rounding puts no decision off
 
 
 def _cells_left(job: Job, asked: Asked, piece: AskedPiece) -> float:
@@ -265,14 +288,7 @@ def after_scoring(home: RetrainHome, entry: ScheduledRun, schedule: RetrainSched
     """
     objects = home.cloud.objects
     record, _ = read_record(objects, entry.score_run_id, seen=True)
-    manifest = _manifest(objects, entry.score_run_id)
-    job = job_from(manifest.job)
-    try:
-        asked = asked_from(manifest.documents.get(ASKED_FILE))
-        scored = _scores(objects, record, asked, job)
-    except Unsound as error:
-        what = f"the scores of {entry.score_run_id} can't be used"
-        raise DataError(what, why=str(error), do=DO) from error
+    job, asked, scored = _scored(objects, record)
     if (schedule.gate == SHADOW) != any(one.since for one in asked.pieces):
         raise DataError("the retrain's gate was changed while its models were scored", do=DO)
     decided = [_decision(home, entry, schedule, job, one, scored[one.piece]) for one in asked.pieces]
@@ -283,16 +299,23 @@ def after_scoring(home: RetrainHome, entry: ScheduledRun, schedule: RetrainSched
     return _carried_out(objects, entry, made)
 
 
-def _scores(objects: Objects, record: RunRecord, asked: Asked, job: Job) -> dict[str, ScoredPiece]:
-    """Return the scores that a run's machine left. Raises Unsound."""
-    bodies = [
-        stored.body
-        for keys in record.nodes
-        if (stored := objects.get(key=f"{keys.folder}{SCORES_FILE}", first_bytes=MOST_SCORES_BYTES + 1))
-    ]
-    if not bodies:
-        raise Unsound("there are none")
-    return read_scores(bodies[-1], asked, proper=job.target.proper)
+def _scored(objects: Objects, record: RunRecord) -> tuple[Job, Asked, dict[str, ScoredPiece]]:
+    """Return a score run's job, what was asked, and the scores that its machine left. Raises DataError for
+    others than asked.
+    """
+    manifest = _manifest(objects, record.run_id)
+    job = job_from(manifest.job)
+    keys = [f"{keys.folder}{SCORES_FILE}" for keys in record.nodes]
+    left = [objects.get(key=key, first_bytes=MOST_SCORES_BYTES + 1) for key in keys]
+    bodies = [stored.body for stored in left if stored]
+    try:
+        if not bodies:
+            raise Unsound("there are none")
+        asked = asked_from(manifest.documents.get(ASKED_FILE))
+        return job, asked, read_scores(bodies[-1], asked, proper=job.target.proper)
+    except Unsound as error:
+        what = f"the scores of {record.run_id} can't be used"
+        raise DataError(what, why=str(error), do=DO) from error
 
 
 def _decision(

@@ -1,9 +1,10 @@
 """Choose models to delete by a rule, and delete them: never one that something still needs.
 
 Kept are the models of open runs, of the runs that these continue, and of the newest runs with models; those
-that are or were in production; and those that a record or receipt of these runs, or a kept model's card,
-names by hash: the model that it began with, an encoder. (A held-out twin, and the networks of a mean, are in
-the file of their model.) What can't be read is kept. A receipt stays, and lists what a run made; `models
+that are or were in production; those of a retrain that the gate may still score, on bars that have not come;
+and those that a record or receipt of these runs, or a kept model's card, names by hash: the model that it
+began with, an encoder. (A held-out twin, and the networks of a mean, are in the file of their model.) What
+can't be read is kept. A receipt stays, and lists what a run made; `models
 list` shows what is there.
 """
 
@@ -22,14 +23,16 @@ from trainer.job.model_names import MODEL_SUFFIX
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.store import manifest_key, receipt_key, record_key, run_ids
 from trainer.store.card import MOST_HEADER_BYTES
+from trainer.store.decisions import decisions_key
 from trainer.store.listing import FETCHED_AT_ONCE, Model, headed, models_of_run
 from trainer.store.production import PRODUCTION, RETRAINS, production_name
 
 LEAST_AGE = timedelta(days=2)  # a retrain's models are scored within hours
 KEPT_RUNS = 10
-OPEN, NEWEST, NEWER, IN_PRODUCTION, NAMED, UNREAD = (
+OPEN, NEWEST, WAITING, NEWER, IN_PRODUCTION, NAMED, UNREAD = (
     "of runs that are open",
     "of the newest runs",
+    "that wait for newer bars, by which the gate decides",
     "newer than the rule's age",
     "that are or were in production",
     "that a kept model's card, or a run, names",
@@ -41,10 +44,13 @@ _SHA256 = re.compile(rb"[0-9a-f]{64}")  # in a header, also of a card that this 
 
 @dataclass(frozen=True, kw_only=True)
 class PruneRule:
-    """Models to delete: older than an age, and of none of the newest runs."""
+    """Models to delete: older than an age, and of none of the newest runs. `shadows`: retrains with the gate
+    `shadow`.
+    """
 
     older_than: timedelta
     keep_runs: int = KEPT_RUNS
+    shadows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,12 +99,15 @@ def plan_pruning(objects: Objects, rule: PruneRule, now: datetime) -> Pruning:
     newest = set(with_models[-rule.keep_runs :] if rule.keep_runs else ())
     produced = _in_production(objects, in_use)
     named = _named_by_runs(objects, open_runs | newest)
+    undecided = _undecided(objects, rule.shadows)
 
     def reason(model: StoredModel) -> str:
         if model.is_open:
             return OPEN
         if model.run_id in newest:
             return NEWEST
+        if model.key.startswith(undecided):
+            return WAITING
         if model.modified_at > now - max(rule.older_than, LEAST_AGE):
             return NEWER
         if not model.sha256 or model.version_id not in model.versions:
@@ -206,6 +215,25 @@ def _history(objects: Objects, prefix: str) -> dict[str, list[Stored]]:
     for one in objects.history(prefix=prefix):
         found.setdefault(one.key, []).append(one)
     return {key: history for key, history in found.items() if not history[0].deleted}
+
+
+def _undecided(objects: Objects, shadows: Sequence[str]) -> tuple[str, ...]:
+    """Return the folders of retrains' models that the gate may still score: of the runs after the last one
+    that it decided about.
+    """
+    runs, decided = dict[str, set[str]](), dict[str, str]()
+    for key in _history(objects, RETRAINS) if shadows else ():
+        retrain, run_id, *_ = f"{key.removeprefix(RETRAINS)}/".split("/")
+        if retrain in shadows:
+            runs.setdefault(retrain, set()).add(run_id)
+            if key == decisions_key(retrain, run_id):
+                decided[retrain] = max(decided.get(retrain, ""), run_id)
+    return tuple(
+        f"{RETRAINS}{retrain}/{run_id}/"
+        for retrain, its in runs.items()
+        for run_id in its
+        if run_id > decided.get(retrain, "")
+    )
 
 
 def _is_open(objects: Objects, run_id: str, models: Sequence[Model]) -> bool:

@@ -321,9 +321,24 @@ def test_a_shadow_scores_bars_that_came_after_both_trainings() -> None:
     sixth = sundays.trained(SUNDAY + 5 * WEEK, b"      ")
     (piece,) = sundays.asked(sixth)["pieces"]
     run_id = piece["models"][0]["key"].split("/")[3]
-    assert run_id == entries[2].run_id
+    assert run_id == entries[1].run_id  # again: a newer one would have 19, too
     done = sundays.scored(sixth, {"challenger": losses(0.6, cells=20, since=int(piece["since"]))})
     assert done.promoted == () and "p =" in done.gate or done.promoted == ("BTC-USD",)
+
+
+def test_a_shadow_waits_for_as_many_days_as_its_data_has() -> None:
+    sundays, ages, runs = Sundays(gate="shadow", least_cells=20), dict[int, int](), dict[str, int]()
+    for week in range(9):  # of stocks: five days each
+        entry = sundays.trained(SUNDAY + week * WEEK, b" " * week)
+        runs[entry.run_id] = week
+        if entry.state == "scoring":
+            (piece,) = sundays.asked(entry)["pieces"]
+            ages[week] = week - runs[piece["models"][0]["key"].split("/")[3]]
+            made = losses(0.9, cells=5 * ages[week], since=int(piece["since"]))
+            entry = sundays.scored(entry, {"challenger": made})
+        assert ("scored again later" in entry.gate) == (week == 3)
+    # Once to learn it; then the newest with four weeks, each Sunday.
+    assert ages == {3: 3, 4: 4, 5: 4, 6: 4, 7: 4, 8: 4}
 
 
 def test_a_shadow_looks_as_far_back_as_its_cells_lie() -> None:

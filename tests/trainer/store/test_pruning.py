@@ -12,7 +12,7 @@ import pytest
 
 from tests.models import make_model
 from tests.trainer.control.conftest import MemoryCloud, MemoryObjects
-from trainer.store.pruning import LEAST_AGE, PruneRule, plan_pruning, prune
+from trainer.store.pruning import LEAST_AGE, WAITING, PruneRule, plan_pruning, prune
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=timezone.utc)
 RULE = PruneRule(older_than=timedelta(days=30), keep_runs=1)
@@ -99,6 +99,22 @@ def test_a_permanent_copy_of_a_retrain_is_deleted_by_the_same_rule(bucket: Bucke
     bucket.write(stray, bucket.model(), days_ago=90)  # no receipt says that its run has ended
     kept = bucket.run("z", bucket.model(), days_ago=1)
     assert bucket.left() == sorted([stray, kept])
+
+
+def test_models_that_wait_for_their_decision_stay(bucket: Bucket) -> None:
+    copies = []
+    for name, days in (("a", 90), ("b", 80), ("c", 70), ("d", 60)):
+        body = bucket.model()
+        run_id = bucket.run(name, body, days_ago=days).split("/")[3]
+        copies.append(f"models/retrains/weekly/{run_id}/lstm_BTC-USD_1m.safetensors")
+        bucket.write(copies[-1], body, days_ago=days)
+    bucket.write(copies[1].replace("lstm_BTC-USD_1m.safetensors", "decisions.json"), b"{}", days_ago=1)
+    newest = bucket.run("z", bucket.model(), days_ago=1)
+    rule = replace(RULE, shadows=("weekly",))
+    assert plan_pruning(bucket.objects, rule, NOW).kept[WAITING] == 2
+    assert bucket.left(rule) == sorted([*copies[2:], newest])
+    bucket.write(copies[3].replace("lstm_BTC-USD_1m.safetensors", "decisions.json"), b"{}", days_ago=1)
+    assert bucket.left(rule) == [newest]
 
 
 def test_what_a_kept_models_card_names_stays_and_what_that_names(bucket: Bucket) -> None:

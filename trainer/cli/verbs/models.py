@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from trainer.aws.objects import Objects, Stored, open_objects
 from trainer.aws.stack import read_stack
@@ -29,6 +31,7 @@ from trainer.cli.views.models import (
 from trainer.cli.views.trading import traded_json
 from trainer.data.read.paths import check_path
 from trainer.job.reading import job_from
+from trainer.retrains.schedule import BETTER, SHADOW, read_schedules
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.store import read_record
 from trainer.store.comparison import Side, TooFewShared, compare_sides, returns_by_day
@@ -89,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.action == "verify":
             return _verify(arguments, objects)
         if arguments.action == "prune":
-            return _prune(arguments, objects)
+            return _prune(arguments, objects, outputs.retrains)
         listing = list_models(objects)
         models, problems = listing.models, listing.problems
     if arguments.json:
@@ -102,13 +105,19 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _prune(arguments: argparse.Namespace, objects: Objects) -> int:
+def _prune(arguments: argparse.Namespace, objects: Objects, retrains: Sequence[Mapping[str, Any]]) -> int:
     """List the models that a rule deletes, and what is kept; with --delete, delete them."""
     if arguments.older_than < LEAST_AGE.days or arguments.keep < 0:
         why = "a retrain's models are scored by other machines within hours"
         do = f"Give --older-than {LEAST_AGE.days} or more, and --keep 0 or more."
         raise UsageError(f"--older-than is {arguments.older_than}, --keep {arguments.keep}", why=why, do=do)
-    rule = PruneRule(older_than=timedelta(days=arguments.older_than), keep_runs=arguments.keep)
+    rule = PruneRule(
+        older_than=timedelta(days=arguments.older_than),
+        keep_runs=arguments.keep,
+        shadows=tuple(
+            one.name for one in read_schedules(retrains) if (one.promote, one.gate) == (BETTER, SHADOW)
+        ),
+    )
     now = utc_now()
     pruning = plan_pruning(objects, rule, now)
     gone: list[str] = []

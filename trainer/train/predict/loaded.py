@@ -24,6 +24,7 @@ from torch.nn.utils import parametrize
 from trainer.base.errors import DataError, TrainerError, UsageError, renaming
 from trainer.base.files import HeldFolder
 from trainer.base.settings import WINDOWS
+from trainer.base.text import some_of
 from trainer.data.features import compute_each
 from trainer.data.read.candles import Candles
 from trainer.data.read.reading import CandleFolder
@@ -35,7 +36,13 @@ from trainer.train.inputs.rows import context_rows
 from trainer.train.predict.load_model import CheckedModel, check_file, network_from, unfit
 from trainer.train.predict.panels import common_of, is_in_panel, series_to_predict
 from trainer.train.predict.predictions import NotPredicted
-from trainer.train.predict.symbols import context_of_task, open_candles_of, task_of, wanted_symbols
+from trainer.train.predict.symbols import (
+    MOST_NAMED,
+    context_of_task,
+    open_candles_of,
+    task_of,
+    wanted_symbols,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -193,9 +200,11 @@ class LoadedModel:
             raise errors[0]
         for error in errors:
             warnings.warn(str(error), stacklevel=2)
+        held_by, absent = names.get(str(path), path), {*self.card.symbols} - {*folder.symbols}
         if not prepared:
-            held_by = names.get(str(path), path)
             raise DataError(f"{held_by} holds no symbol of {self.checked.name}", do="Name one with symbols.")
+        if absent and not wanted:
+            warnings.warn(f"{held_by} holds no bars of {some_of(sorted(absent), MOST_NAMED)}", stacklevel=2)
         return prepared
 
     def _each(

@@ -207,7 +207,8 @@ def test_a_table_that_can_not_be_read_is_one_error(tmp_path: Path, data: Path) -
 def test_what_can_not_be_prepared_is_one_error(tmp_path: Path, data: Path) -> None:
     make_model(tmp_path / "m.safetensors", symbols=("AAA", "ZZZ"))
     model = trainer.load(tmp_path / "m.safetensors")
-    assert list(model.prepare(data, last=1)) == ["AAA"]
+    with pytest.warns(UserWarning, match=f"^{data} holds no bars of ZZZ$"):
+        assert list(model.prepare(data, last=1)) == ["AAA"]
     with pytest.raises(UsageError, match="no model of BBB"):
         model.prepare(data, symbols=["BBB"])
     with pytest.raises(DataError, match="ZZZ"):
@@ -217,7 +218,7 @@ def test_what_can_not_be_prepared_is_one_error(tmp_path: Path, data: Path) -> No
     few = pandas.read_parquet(next(data.glob("AAA*"))).head(30).assign(symbol="AAA")
     with pytest.raises(DataError, match="enough bars before it"):
         model.prepare(few)
-    bars = model.prepare(data, last=3)["AAA"]
+    bars = model.prepare(data, symbols=["AAA"], last=3)["AAA"]
     for made in (torch.zeros(2, 1), torch.zeros(3), torch.zeros(3, 2), torch.zeros(1, 3, 1), torch.zeros(())):
         with pytest.raises(UsageError, match=r"the outputs are \(.*\), and those of AAA's bars \(3, 1\)"):
             bars.forecast(made)
