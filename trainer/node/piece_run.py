@@ -22,6 +22,7 @@ from trainer.job.trials import TrialEnd
 from trainer.node.command_process import CommandProcess
 from trainer.node.command_work import CommandWork, PieceToRun
 from trainer.node.events import BestMetric, CommandEvents, StepRate
+from trainer.node.inside import remove_folder
 from trainer.runs.manifest import ManifestPiece
 
 log = logging.getLogger("trainer.node")
@@ -101,7 +102,7 @@ class PieceRun:
         """Note that it is over, and remove its copy of the command's files."""
         self._seconds = time.monotonic() - self._began
         if self.piece.copy_of is not None:
-            shutil.rmtree(self.piece.folder, ignore_errors=True)
+            remove_folder(self.piece.folder)
 
     def has_ended(self) -> bool:
         """Follow it, and restart it if a signal killed it; return whether it has ended."""
