@@ -45,6 +45,7 @@ class CommandEvents:
     def __init__(self, path: Path, redaction: Redaction | None = None, *, tells: Tells = "numbers") -> None:
         self.unsound = 0
         self.has_more = False  # whether the last block did not reach the end of the file
+        self.writer_ended = False  # then the file's last line is whole, also without its end
         self._redaction, self._tells = redaction or Redaction({}), tells
         self._most = MOST_LINE_BYTES[tells]
         self._path, self._offset, self._rest = path, 0, b""
@@ -77,6 +78,8 @@ class CommandEvents:
     def _lines(self) -> list[bytes]:
         block = self._block()
         *lines, self._rest = (self._rest + block).split(b"\n")
+        if self.writer_ended and not self.has_more:  # what a next start appends is no part of it
+            lines, self._rest = [*lines, self._rest], b""
         if len(self._rest) > self._most:  # its end counts as another line later
             self.unsound += 1
             self._rest = b""

@@ -119,6 +119,7 @@ class PieceRun:
                 self._look_at_progress()
             return False
         self.close()
+        self._events.writer_ended = True
         self.follow()
         for _ in range(MOST_LAST_BLOCKS):  # it may write all of its events as it ends
             if self._events.has_more:
@@ -217,7 +218,7 @@ class PieceRun:
         except TrainingFailed as error:
             self._fail(error, error.what)
             return False
-        self._process = self._open.enter_context(process)
+        self._process, self._events.writer_ended = self._open.enter_context(process), False
         self.starts, self._started = self.starts + 1, time.monotonic()
         self._silent_for, self._seen, self._looked_at = 0.0, (0, 0), float("-inf")
         allowed = float(work.node.status.identity.boot_seconds or FIRST_SECONDS)

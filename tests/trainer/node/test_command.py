@@ -298,6 +298,25 @@ def test_events_file_and_step_rate_are_bounded(tmp_path):
     assert (rate.update(10), rate.update(11)) == (5.0, 5.0)
 
 
+def test_an_events_line_without_an_end_is_whole_once_its_writer_ended(tmp_path):
+    """A killed writer leaves half a line: the next one's first line is another."""
+    path = tmp_path / "events.jsonl"
+    events = CommandEvents(path)
+    path.write_text('{"step": 1}')
+    assert list(events.new()) == []
+    events.writer_ended = True
+    assert [event["counts"] for event in events.new()] == [{"step": 1}]
+    events.writer_ended = False
+    with path.open("a") as file:
+        file.write('{"st')
+    assert list(events.new()) == []
+    events.writer_ended = True
+    assert list(events.new()) == [] and events.unsound == 1
+    with path.open("a") as file:
+        file.write('{"step": 2}\n')
+    assert [event["counts"] for event in events.new()] == [{"step": 2}] and events.unsound == 1
+
+
 def test_a_full_disk_ends_nothing_at_an_event(tmp_path):
     (tmp_path / "e.jsonl").symlink_to("/dev/full")
     EventFile(tmp_path / "e.jsonl", most_bytes=100).write({"event": "script_done"})
@@ -397,6 +416,17 @@ def test_a_missing_program_of_a_command_is_one_line(tmp_path):
 
 # --- the whole
 # ------------------------------------------------------------------------------------------
+
+
+def test_the_last_event_may_have_no_end_of_line(node, start):
+    start("""
+[ -f again ] || { touch again; printf '{"st' >> $MAYFLY_EVENTS; kill -KILL $$; }
+printf '{"step": 1, "loss": 0.25}\n{"step": 2, "loss": 0.125}' >> $MAYFLY_EVENTS
+""")
+    (script,) = reported(node).scripts
+    assert script["best"]["value"] == 0.125 and script["starts"] == 2
+    assert node.status.progress.pieces["s"]["step"] == 2
+    assert script["notes"][-1] == "1 line of its events could not be read"
 
 
 def test_a_killed_script_continues_from_its_checkpoint(node, start):
