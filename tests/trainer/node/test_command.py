@@ -399,6 +399,16 @@ def test_its_last_lines_are_read_while_they_come(tmp_path, lines, waits):
     assert reader.joined == waits
 
 
+def test_a_bar_that_is_drawn_again_is_output(tmp_path):
+    """It may have no end of line for hours, and its process is not silent."""
+    with run(["sh", "-c", r"printf '1 %%\r'; sleep 1000"], tmp_path) as process:
+        ends = time.monotonic() + 5
+        while not process.output.num_blocks and time.monotonic() < ends:
+            time.sleep(0.01)
+        assert process.output.num_blocks == 1 and process.output.last_lines == []
+    assert process.output.last_lines == ["1 %"]
+
+
 def test_variables_of_a_command_are_replaced_or_refused():
     words = ("$PYTHON", "$OUT", "${GPUS}x$DEVICE", "$$OUT")
     known = {"PYTHON": "python", "OUT": "/out", "GPUS": "8", "DEVICE": "cuda"}
