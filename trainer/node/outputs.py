@@ -146,7 +146,7 @@ class Outputs:
                 self.refused[path] = f"files above {most / 2**30:g} GiB in all are not kept (script.out_gib)"
                 continue
             total += about.st_size
-            last = final or any(path.startswith(prefix) for prefix in over)  # it changes no more
+            last = final or "" in over or f"{path.partition('/')[0]}/" in over  # it changes no more
             tries = complete or not is_late()
             complete = self._look(path, about, final=last, tries=tries) and complete
         above = folders_of(there)  # a file may have become a folder, and a folder a file
@@ -157,9 +157,9 @@ class Outputs:
             self._seen = {path: seen for path, seen in self._seen.items() if path in there}
             self.sent = {path: entry for path, entry in self.sent.items() if path in there}
         left = there - self.sent.keys() - self.refused.keys()  # no attempt of the run keeps what is refused
-        for prefix, end in over.items():
+        for prefix in over.keys() - self._ends.keys():
             if prefix in self._over and not any(path.startswith(prefix) for path in left):
-                self._ends.setdefault(prefix, end())
+                self._ends[prefix] = over[prefix]()
         return self._send_index() and complete
 
     def finish(self) -> None:

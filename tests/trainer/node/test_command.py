@@ -201,6 +201,15 @@ def test_a_piece_is_listed_as_over_once_its_files_are_sent(node, outputs):
     )
 
 
+def test_the_end_of_a_piece_is_made_once(node, outputs):
+    """Its notes look at every file, and a scan comes every few seconds."""
+    made = []
+    outputs.piece_done("a/", lambda: made.append("a") or {"piece": "a"})
+    for _ in range(3):
+        outputs.scan()
+    assert made == ["a"] and listed_ends(node) == [{"piece": "a"}]
+
+
 def test_a_piece_is_over_whose_files_are_more_than_a_run_keeps(node, outputs):
     (outputs.folder / "a").mkdir()
     (outputs.folder / "a" / "m").write_text("m")
