@@ -201,6 +201,25 @@ def test_a_piece_is_listed_as_over_once_its_files_are_sent(node, outputs):
     )
 
 
+def test_a_piece_is_over_once_the_last_state_of_its_files_is_sent(node, outputs):
+    """The next attempt leaves it out, and would keep an older state."""
+    file = outputs.folder / "a" / "m"
+    file.parent.mkdir()
+    file.write_text("epoch 1")
+    outputs.scan()
+    outputs.pass_time(UNCHANGED_SECONDS)
+    outputs.scan()
+    assert listed(node) == {"a/m": "epoch 1"}
+    file.write_text("epoch 2, the last")
+    outputs.piece_done("a/", lambda: {"piece": "a"})
+    node.uplink.s3.refuses = True
+    outputs.scan()
+    assert listed_ends(node) == []
+    node.uplink.s3.refuses = False
+    outputs.scan()
+    assert listed_ends(node) == [{"piece": "a"}] and listed(node) == {"a/m": "epoch 2, the last"}
+
+
 def test_the_end_of_a_piece_is_made_once(node, outputs):
     """Its notes look at every file, and a scan comes every few seconds."""
     made = []
