@@ -11,6 +11,7 @@ own name. Malformed lines are counted and left out: a command may be wrong or ho
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import stat
@@ -31,6 +32,7 @@ from trainer.runs.manifest import Tells
 from trainer.runs.reports import MOST_COUNT
 from trainer.runs.training_events import CURVE_NAME, MOST_SCORES
 
+log = logging.getLogger("trainer.node")
 # Of a line. The first event of a training names all of its models.
 MOST_LINE_BYTES = {"numbers": 16 * 1024, "events": 16 * 2**20}
 MOST_BLOCK = 1 << 20  # read at a time
@@ -115,10 +117,14 @@ class EventFile:
         """Append one event, in one write of a whole line. While the disk is full, which the command may have
         filled, it waits.
         """
+        if self._written > self._most:
+            return
         line = json.dumps({"time": self._now().isoformat(timespec="milliseconds"), **event}).encode() + b"\n"
         self._written += len(line)
         if self._written <= self._most:
             self._file.append(line)
+        else:
+            log.warning("its events take more than %d MiB: the rest has no curves", self._most >> 20)
 
 
 @dataclass(kw_only=True)

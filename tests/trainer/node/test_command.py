@@ -345,6 +345,15 @@ def test_an_events_line_without_an_end_is_whole_once_its_writer_ended(tmp_path):
     assert [event["counts"] for event in events.new()] == [{"step": 2}] and events.unsound == 1
 
 
+def test_events_beyond_the_bound_are_left_out_and_the_log_says_so(tmp_path, caplog):
+    file = EventFile(tmp_path / "e.jsonl", most_bytes=2 << 20)
+    for _ in range(5):
+        file.write({"event": "script", "text": "x" * (1 << 20)})
+    assert len((tmp_path / "e.jsonl").read_bytes().splitlines()) == 1
+    (said,) = caplog.messages
+    assert said == "its events take more than 2 MiB: the rest has no curves"
+
+
 def test_a_full_disk_ends_nothing_at_an_event(tmp_path):
     (tmp_path / "e.jsonl").symlink_to("/dev/full")
     EventFile(tmp_path / "e.jsonl", most_bytes=100).write({"event": "script_done"})
