@@ -1,10 +1,10 @@
 """Work without progress: the clock of its signs, and the bound that follows from its own rate. Pure.
 
-A sign is work done (a step, a validation batch, a score, a symbol read, bytes, an event, a line of
-output), never a thread that is alive. The bound is SPREAD times the longest pause between two signs so far,
-at least `least`. Until signs span `least` seconds there is no rate, and the bound is at least `first`, the
-boot allowance. Who watches a worker acts at the bound, the node's own watch at HALF_MORE of it, the sweeper
-at TWICE.
+A sign is work done (a step, a validation batch, a score, a symbol read, bytes, an event, output),
+never a thread that is alive. The bound is SPREAD times the longest pause between two signs so far, at least
+`least`. Until signs span `least` seconds there is no rate, and the bound is at least `first`, the boot
+allowance. Who watches a worker acts at the bound, the node's own watch at HALF_MORE of it, the sweeper at
+TWICE.
 """
 
 from __future__ import annotations

@@ -153,7 +153,6 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFi
     gpu_names = [str(gpu) for gpu in range(found)]
     if allowed is not None:
         gpu_names = [name.strip() for name in allowed.split(",")]
-
     of_ray: dict[str, str] = {}
 
     def start_of(piece: PieceToRun, gpus: Devices) -> tuple[list[str], dict[str, str]]:
@@ -180,7 +179,8 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFi
         run.tell(event)
 
     outputs = Outputs(folder=folders.out, node=node, command=command)
-    with ExitStack() as open_until_the_end:
+    # Others take what this node leaves as soon as it leaves their queue: after its last checkpoints are sent.
+    with ExitStack() as of_all_nodes, ExitStack() as open_until_the_end:
         open_until_the_end.enter_context(_snapshots(node, manifest, folders))
         queue, studies, fetches = None, None, None
         if node.cluster is not None and has_ray(node, manifest):
@@ -198,7 +198,7 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFi
             open_until_the_end.callback(fetches.close)
             if any(piece.is_one_of_several for piece in manifest.pieces):  # that the agent starts
                 of_all = SharedQueue(node.cluster_file, token=node.token_file, is_stopping=node.is_stopping)
-                shared = open_until_the_end.enter_context(of_all)
+                shared = of_all_nodes.enter_context(of_all)
                 queue = SharedPieces(shared, tell, fetches, most_carried=len(places))
         if asks_optuna(manifest) and node.place.has_instances:  # the owner of another installs it
             install_optuna(node)

@@ -4,6 +4,7 @@ forked.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import shutil
@@ -15,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, cast
 
 from trainer.base.errors import TrainingFailed
 from trainer.base.process_state import ABORT_SECONDS, abort
@@ -70,6 +71,7 @@ class CommandProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
+                bufsize=0,
                 start_new_session=True,
                 umask=0o022,
                 **user,  # type: ignore[call-overload]  # a mapping of three types
@@ -78,7 +80,8 @@ class CommandProcess:
             do = "Name another program in script.command, such as python."
             raise TrainingFailed(f"the machine can't run {words[0]}", why=str(error), do=do) from error
         assert self._child.stdout is not None
-        redacted = RedactedStream(self._child.stdout, redaction or Redaction({}))
+        pipe = io.BufferedReader(_Pipe(self._child.stdout, self.output))
+        redacted = RedactedStream(pipe, redaction or Redaction({}))
         self._reader = threading.Thread(
             target=self.output.follow, args=(redacted,), name="output", daemon=True
         )
@@ -151,7 +154,8 @@ class CommandOutput:
         self._begins, self._most_bytes = f"{name} | " if name else "| ", most_bytes
         self._last: deque[str] = deque(maxlen=LAST_LINES)
         self._logged = 0
-        self.num_blocks = 0  # lines, or parts of long ones, so far
+        # Read so far, and lines in them: a bar that is drawn again and again has no end of line for hours.
+        self.num_blocks = 0
 
     @property
     def last_lines(self) -> list[str]:
@@ -179,6 +183,25 @@ class CommandOutput:
             log.warning("%sits lines take more than %d MiB: the rest is left out", self._begins, most)
         else:
             log.info("%s", line)
+
+
+class _Pipe(io.RawIOBase):
+    """The pipe of a command's output; counts what is read of it."""
+
+    def __init__(self, pipe: IO[bytes], output: CommandOutput) -> None:
+        self._pipe, self._output = cast(io.FileIO, pipe), output
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        count = self._pipe.readinto(buffer)
+        self._output.num_blocks += bool(count)
+        return count
+
+    def close(self) -> None:
+        self._pipe.close()
+        super().close()
 
 
 def _program(word: str, folder: Path, path: str) -> str:

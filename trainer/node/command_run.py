@@ -128,6 +128,7 @@ class CommandRun:
                     self._begin(self._pieces[piece.title].with_values(piece.values), place)
             self._look_at_devices()
             self._look_at_others()
+            self._node.at_work = tuple(run.piece.prefix for run in self._running.values())
             bounds = [run.progress_bound for run in self._running.values()]
             self._node.status.progress_bound = max(bounds, default=FIRST_SECONDS)
             if not self._running and not any(map(self._may_begin, self._places)):

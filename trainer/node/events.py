@@ -11,6 +11,7 @@ own name. Malformed lines are counted and left out: a command may be wrong or ho
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import stat
@@ -31,6 +32,7 @@ from trainer.runs.manifest import Tells
 from trainer.runs.reports import MOST_COUNT
 from trainer.runs.training_events import CURVE_NAME, MOST_SCORES
 
+log = logging.getLogger("trainer.node")
 # Of a line. The first event of a training names all of its models.
 MOST_LINE_BYTES = {"numbers": 16 * 1024, "events": 16 * 2**20}
 MOST_BLOCK = 1 << 20  # read at a time
@@ -48,6 +50,7 @@ class CommandEvents:
     def __init__(self, path: Path, redaction: Redaction | None = None, *, tells: Tells = "numbers") -> None:
         self.unsound = 0
         self.has_more = False  # whether the last block did not reach the end of the file
+        self.writer_ended = False  # then the file's last line is whole, also without its end
         self._redaction, self._tells = redaction or Redaction({}), tells
         self._most = MOST_LINE_BYTES[tells]
         self._path, self._offset, self._rest = path, 0, b""
@@ -80,6 +83,8 @@ class CommandEvents:
     def _lines(self) -> list[bytes]:
         block = self._block()
         *lines, self._rest = (self._rest + block).split(b"\n")
+        if self.writer_ended and not self.has_more:  # what a next start appends is no part of it
+            lines, self._rest = [*lines, self._rest], b""
         if len(self._rest) > self._most:  # its end counts as another line later
             self.unsound += 1
             self._rest = b""
@@ -128,12 +133,14 @@ class EventFile:
         """Append one event, in one write of a whole line. While the disk is full, which the command may have
         filled, it waits.
         """
-        if not self._keeps(event):
+        if self._written > self._most or not self._keeps(event):
             return
         line = json.dumps({"time": self._now().isoformat(timespec="milliseconds"), **event}).encode() + b"\n"
         self._written += len(line)
         if self._written <= self._most:
             self._file.append(line)
+        else:
+            log.warning("its events take more than %d MiB: the rest has no curves", self._most >> 20)
 
     def _keeps(self, event: Mapping[str, Any]) -> bool:
         kind, now = str(event["event"]), self._clock()

@@ -1,10 +1,14 @@
-"""Read files of a folder that is not trusted: no link is followed, and nothing but a plain file is read."""
+"""Read files of a folder that is not trusted: no link is followed, and nothing but a plain file is read.
+Remove such a folder.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import stat
+import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -69,3 +73,11 @@ def entries_inside(folder: Path, *, hidden: bool = False) -> Iterator[tuple[str,
 def state_of(about: os.stat_result) -> State:
     """Return what differs between two states of a file."""
     return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with all that is below it, as far as that is possible."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:  # a command can nest folders more deeply than Python's calls
+        subprocess.run(["rm", "-rf", "--", folder], check=False, capture_output=True)

@@ -47,6 +47,11 @@ class _Seen:
     since: float
     sent: State | None = None
 
+    @property
+    def is_sent(self) -> bool:
+        """Return whether S3 has this state."""
+        return self.sent == self.state
+
 
 @dataclass(kw_only=True)
 class Outputs:
@@ -146,7 +151,7 @@ class Outputs:
                 self.refused[path] = f"files above {most / 2**30:g} GiB in all are not kept (script.out_gib)"
                 continue
             total += about.st_size
-            last = final or any(path.startswith(prefix) for prefix in over)  # it changes no more
+            last = final or "" in over or f"{path.partition('/')[0]}/" in over  # it changes no more
             tries = complete or not is_late()
             complete = self._look(path, about, final=last, tries=tries) and complete
         above = folders_of(there)  # a file may have become a folder, and a folder a file
@@ -156,10 +161,11 @@ class Outputs:
         if final and all_seen:  # forget removed files: people get what the script left
             self._seen = {path: seen for path, seen in self._seen.items() if path in there}
             self.sent = {path: entry for path, entry in self.sent.items() if path in there}
-        left = there - self.sent.keys() - self.refused.keys()  # no attempt of the run keeps what is refused
-        for prefix, end in over.items():
+        # No attempt of the run keeps what is refused.
+        left = [path for path in there - self.refused.keys() if not self._seen[path].is_sent]
+        for prefix in over.keys() - self._ends.keys():
             if prefix in self._over and not any(path.startswith(prefix) for path in left):
-                self._ends.setdefault(prefix, end())
+                self._ends[prefix] = over[prefix]()
         return self._send_index() and complete
 
     def finish(self) -> None:
@@ -175,7 +181,7 @@ class Outputs:
         while self.command.out_bytes and not self._scanned(final=True, is_late=is_late) and not is_late():
             time.sleep(POLL_SECONDS)
         for path, seen in self._seen.items():
-            if seen.sent != seen.state and path not in self.refused:
+            if not seen.is_sent and path not in self.refused:
                 self.refused[path] = f"S3 did not take it within {self.node.patience_seconds:.0f} s"
                 self._unsent.append(path)
         self._send_beside()
@@ -211,7 +217,7 @@ class Outputs:
         seen = self._seen.get(path)
         if seen is None or seen.state != state:
             seen = self._seen[path] = _Seen(state=state, since=now, sent=seen.sent if seen else None)
-        if seen.sent == state:
+        if seen.is_sent:
             return True
         # Intermediate states of files that are written again and again must not fill the bucket; last states
         # are always sent.

@@ -22,6 +22,7 @@ from trainer.job.trials import TrialEnd
 from trainer.node.command_process import CommandProcess
 from trainer.node.command_work import CommandWork, PieceToRun
 from trainer.node.events import BestMetric, CommandEvents, StepRate
+from trainer.node.inside import remove_folder
 from trainer.runs.manifest import ManifestPiece
 
 log = logging.getLogger("trainer.node")
@@ -101,7 +102,7 @@ class PieceRun:
         """Note that it is over, and remove its copy of the command's files."""
         self._seconds = time.monotonic() - self._began
         if self.piece.copy_of is not None:
-            shutil.rmtree(self.piece.folder, ignore_errors=True)
+            remove_folder(self.piece.folder)
 
     def has_ended(self) -> bool:
         """Follow it, and restart it if a signal killed it; return whether it has ended."""
@@ -118,6 +119,7 @@ class PieceRun:
                 self._look_at_progress()
             return False
         self.close()
+        self._events.writer_ended = True
         self.follow()
         for _ in range(MOST_LAST_BLOCKS):  # it may write all of its events as it ends
             if self._events.has_more:
@@ -216,7 +218,7 @@ class PieceRun:
         except TrainingFailed as error:
             self._fail(error, error.what)
             return False
-        self._process = self._open.enter_context(process)
+        self._process, self._events.writer_ended = self._open.enter_context(process), False
         self.starts, self._started = self.starts + 1, time.monotonic()
         self._silent_for, self._seen, self._looked_at = 0.0, (0, 0), float("-inf")
         allowed = float(work.node.status.identity.boot_seconds or FIRST_SECONDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -37,6 +37,7 @@ class Node:
     idle_seconds: float = 0.0  # of nearly idle GPUs, after which the run ends; 0: it does not
     stop_reason: str = ""
     taken_at: datetime | None = None  # when AWS takes this spot machine, once it has given notice
+    at_work: Collection[str] = ("",)  # folders in CHECKPOINTS of what runs: each value's own, or all of it
     clock: Callable[[], float] = time.monotonic  # of its commands' progress
     failure: TrainerError | None = None  # why the node ended its work itself
     cluster: Cluster | None = None  # the attempt's nodes, if there are several

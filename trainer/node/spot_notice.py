@@ -7,8 +7,9 @@ there is one:
     checkpoint    EC2 recommends to rebalance: write a checkpoint and go on
     stop          EC2 takes the machine, usually in two minutes: write a checkpoint now and end
 
-A command that is still at work ten seconds after it wrote a checkpoint, or when half of the time is over (a
-minute before the end of two), is stopped as on request. The rest is for the last uploads.
+A command that is still at work ten seconds after it, or the last of its values, wrote a checkpoint, or when
+half of the time is over (a minute before the end of two), is stopped as on request. The rest is for the last
+uploads.
 """
 
 from __future__ import annotations
@@ -92,9 +93,10 @@ class SpotNotices:
             self._node.stop(SPOT)
 
     def _has_saved(self) -> bool:
-        """Return whether the command wrote a checkpoint after its notice, and has written no more since."""
-        saved_at = last_written(self._node.work / COMMAND / "checkpoints")
-        return saved_at is not None and self._heard_at < saved_at <= self._clock() - SETTLED
+        """Return whether all that runs wrote a checkpoint after the notice, and has written no more since."""
+        checkpoints, settled = self._node.work / COMMAND / "checkpoints", self._clock() - SETTLED
+        saved = [last_written(checkpoints / folder) for folder in self._node.at_work]
+        return bool(saved) and all(at is not None and self._heard_at < at <= settled for at in saved)
 
     def _run(self) -> None:
         heard = True  # whether the service answered the last time

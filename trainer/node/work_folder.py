@@ -30,6 +30,7 @@ from trainer.base import environment
 from trainer.base.errors import UsageError
 from trainer.base.files import whole_file
 from trainer.base.instants import utc_now
+from trainer.node.inside import remove_folder
 from trainer.node.own_user import agents_user
 from trainer.node.shared import COMMAND
 from trainer.runs.manifest import ManifestInput
@@ -189,7 +190,7 @@ def remove_scratch(work: Path) -> None:
             and folder.name.startswith(SCRATCH_PREFIX)
         )
         if ours and folder.parent == environment.temporary_folder():
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
     with suppress(OSError):
         link.unlink()
 
@@ -206,6 +207,6 @@ def _locked(path: Path) -> int | None:
 
 def _remove(place: Path) -> None:
     if place.is_dir() and not place.is_symlink():
-        shutil.rmtree(place, ignore_errors=True)
+        remove_folder(place)
     else:
         place.unlink(missing_ok=True)

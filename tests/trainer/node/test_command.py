@@ -202,6 +202,34 @@ def test_a_piece_is_listed_as_over_once_its_files_are_sent(node, outputs):
     )
 
 
+def test_a_piece_is_over_once_the_last_state_of_its_files_is_sent(node, outputs):
+    """The next attempt leaves it out, and would keep an older state."""
+    file = outputs.folder / "a" / "m"
+    file.parent.mkdir()
+    file.write_text("epoch 1")
+    outputs.scan()
+    outputs.pass_time(UNCHANGED_SECONDS)
+    outputs.scan()
+    assert listed(node) == {"a/m": "epoch 1"}
+    file.write_text("epoch 2, the last")
+    outputs.piece_done("a/", lambda: {"piece": "a"})
+    node.uplink.s3.refuses = True
+    outputs.scan()
+    assert listed_ends(node) == []
+    node.uplink.s3.refuses = False
+    outputs.scan()
+    assert listed_ends(node) == [{"piece": "a"}] and listed(node) == {"a/m": "epoch 2, the last"}
+
+
+def test_the_end_of_a_piece_is_made_once(node, outputs):
+    """Its notes look at every file, and a scan comes every few seconds."""
+    made = []
+    outputs.piece_done("a/", lambda: made.append("a") or {"piece": "a"})
+    for _ in range(3):
+        outputs.scan()
+    assert made == ["a"] and listed_ends(node) == [{"piece": "a"}]
+
+
 def test_a_piece_is_over_whose_files_are_more_than_a_run_keeps(node, outputs):
     (outputs.folder / "a").mkdir()
     (outputs.folder / "a" / "m").write_text("m")
@@ -319,6 +347,34 @@ def test_events_of_a_day_fit_into_the_report(tmp_path):
         assert len(points) > 1000 and points[0] is events[2 * number]
 
 
+def test_an_events_line_without_an_end_is_whole_once_its_writer_ended(tmp_path):
+    """A killed writer leaves half a line: the next one's first line is another."""
+    path = tmp_path / "events.jsonl"
+    events = CommandEvents(path)
+    path.write_text('{"step": 1}')
+    assert list(events.new()) == []
+    events.writer_ended = True
+    assert [event["counts"] for event in events.new()] == [{"step": 1}]
+    events.writer_ended = False
+    with path.open("a") as file:
+        file.write('{"st')
+    assert list(events.new()) == []
+    events.writer_ended = True
+    assert list(events.new()) == [] and events.unsound == 1
+    with path.open("a") as file:
+        file.write('{"step": 2}\n')
+    assert [event["counts"] for event in events.new()] == [{"step": 2}] and events.unsound == 1
+
+
+def test_events_beyond_the_bound_are_left_out_and_the_log_says_so(tmp_path, caplog):
+    file = EventFile(tmp_path / "e.jsonl", most_bytes=2 << 20)
+    for _ in range(5):
+        file.write({"event": "script", "text": "x" * (1 << 20)})
+    assert len((tmp_path / "e.jsonl").read_bytes().splitlines()) == 1
+    (said,) = caplog.messages
+    assert said == "its events take more than 2 MiB: the rest has no curves"
+
+
 def test_a_full_disk_ends_nothing_at_an_event(tmp_path):
     (tmp_path / "e.jsonl").symlink_to("/dev/full")
     EventFile(tmp_path / "e.jsonl", most_bytes=100).write({"event": "script_done"})
@@ -401,6 +457,16 @@ def test_its_last_lines_are_read_while_they_come(tmp_path, lines, waits):
     assert reader.joined == waits
 
 
+def test_a_bar_that_is_drawn_again_is_output(tmp_path):
+    """It may have no end of line for hours, and its process is not silent."""
+    with run(["sh", "-c", r"printf '1 %%\r'; sleep 1000"], tmp_path) as process:
+        ends = time.monotonic() + 5
+        while not process.output.num_blocks and time.monotonic() < ends:
+            time.sleep(0.01)
+        assert process.output.num_blocks == 1 and process.output.last_lines == []
+    assert process.output.last_lines == ["1 %"]
+
+
 def test_variables_of_a_command_are_replaced_or_refused():
     words = ("$PYTHON", "$OUT", "${GPUS}x$DEVICE", "$$OUT")
     known = {"PYTHON": "python", "OUT": "/out", "GPUS": "8", "DEVICE": "cuda"}
@@ -418,6 +484,17 @@ def test_a_missing_program_of_a_command_is_one_line(tmp_path):
 
 # --- the whole
 # ------------------------------------------------------------------------------------------
+
+
+def test_the_last_event_may_have_no_end_of_line(node, start):
+    start("""
+[ -f again ] || { touch again; printf '{"st' >> $MAYFLY_EVENTS; kill -KILL $$; }
+printf '{"step": 1, "loss": 0.25}\n{"step": 2, "loss": 0.125}' >> $MAYFLY_EVENTS
+""")
+    (script,) = reported(node).scripts
+    assert script["best"]["value"] == 0.125 and script["starts"] == 2
+    assert node.status.progress.pieces["s"]["step"] == 2
+    assert script["notes"][-1] == "1 line of its events could not be read"
 
 
 def test_a_killed_script_continues_from_its_checkpoint(node, start):

@@ -16,6 +16,7 @@ from tests.nodes import bundle, listed, node, start, started_by
 from trainer.base.cluster import Cluster, read_cluster
 from trainer.base.errors import TrainingFailed
 from trainer.base.instants import utc_now
+from trainer.cluster.waiting import OwnPieces
 from trainer.launch.inputs import ChosenCandles
 from trainer.launch.tasks import training_task
 from trainer.node import command, stage
@@ -95,6 +96,31 @@ def test_a_script_knows_the_nodes_and_no_token(
     mine = {name: told[f"MAYFLY_{name}"] for name in ("NODE", "NODES", "ADDRESSES")}
     assert mine == {"NODE": "1", "NODES": "2", "ADDRESSES": "10.0.0.4,10.0.0.9"}
     assert not any(TOKEN in value or name.startswith("RAY_") for name, value in told.items())
+
+
+def test_a_node_leaves_the_queue_once_its_last_checkpoints_are_sent(
+    second: Node, start: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else another node goes on from an older one: it looks for the newest as soon as this one has left."""
+    sent: list[bool] = []
+
+    class Queue:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *_: object) -> None:
+            key = second.status.identity.keys.snapshot(1)
+            sent.append(b"n=1/state" in second.uplink.s3.objects.get(key, b""))  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(command, "nodes_of", lambda _: 2)
+    monkeypatch.setattr(command, "install_ray", lambda _: None)
+    monkeypatch.setattr(command, "SharedQueue", Queue)
+    monkeypatch.setattr(command, "SharedPieces", lambda *_, **__: OwnPieces())
+    start("echo 1 > $MAYFLY_CHECKPOINTS/state", over={"n": [1]})
+    assert sent == [True]
 
 
 def test_one_node_has_no_file_and_no_variable(node: Node, start: Callable[..., None]) -> None:

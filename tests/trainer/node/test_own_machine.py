@@ -164,7 +164,7 @@ def test_leftovers_of_a_killed_agent_go_at_the_next_start(tmp_path: Path) -> Non
 
 def test_temporary_files_have_short_paths_and_go_with_the_run(node: Any, start: Any) -> None:
     (node.work / "command" / "venv" / "lib").mkdir(parents=True)
-    start("touch $TMPDIR/x; echo $TMPDIR")
+    start("mkdir -p $TMPDIR/$(printf 'd/%.0s' $(seq 1500)); echo $TMPDIR")  # deeper than Python's frames
     assert not (node.work / "command" / "venv").exists()
     (line,) = node.status.scripts[0]["last_lines"]
     assert Path(line).parent == temporary_folder()

@@ -119,6 +119,25 @@ def test_a_command_is_stopped_soon_after_its_checkpoint(
     assert machine.node.is_stopping() is stopped
 
 
+def test_a_value_that_saved_does_not_end_the_others(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They run on one machine, and each looks at its notice after a step of its own."""
+    saved: dict[str, datetime] = {}
+    monkeypatch.setattr("trainer.node.spot_notice.last_written", lambda folder: saved.get(folder.name))
+    machine.node.at_work = ("a/", "b/")
+    machine.texts.update(TAKEN)
+    machine.look()
+    saved["a"] = saved["checkpoints"] = NOON + timedelta(seconds=2)
+    machine.look(20)
+    assert not machine.node.is_stopping()
+    saved["b"] = NOON + timedelta(seconds=25)
+    machine.look(34)
+    assert not machine.node.is_stopping()
+    machine.look(35)
+    assert machine.node.stop_reason == "spot"
+
+
 def test_the_newest_checkpoint_is_found_in_any_folder(tmp_path: Path) -> None:
     assert last_written(tmp_path / "none") is None and last_written(tmp_path) is None
     (tmp_path / "a").mkdir()
@@ -202,3 +221,10 @@ def test_no_value_begins_after_a_notice_and_none_is_restarted(node: Node, start:
     read = reported(node, stopped.value, unfinished="taken")
     assert read.state == "interrupted"
     assert [(item["starts"], item["exit_code"]) for item in read.scripts] == [(1, -9)]
+
+
+def test_the_values_at_work_are_known_to_the_notice(node: Node, start: Any, stop_when: Any) -> None:
+    known: set[tuple[str, ...]] = set()
+    stop_when(lambda: bool(known.add(tuple(node.at_work))))  # type: ignore[func-returns-value]
+    start("sleep 0.1", over={"n": [1, 2]})
+    assert known == {("n=1/",), ("n=2/",)} and node.at_work == ()
