@@ -57,7 +57,7 @@ class KFoldCut(Cut):
             opened = min(end + embargo, len(instants))
             end = max(opened, int(np.searchsorted(instants, self.resumes)))
             validation = Span(start=opened, stop=end)
-        stop, after = max(0, begin - embargo), min(end + embargo, len(instants))
+        stop, after = max(min(first, begin), begin - embargo), min(end + embargo, len(instants))
         return Spans(
             train=Span(start=min(first, stop), stop=stop),
             validation=validation,

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trainer.bars.cuts import Cut
-from trainer.bars.one_split import Timeline, reach_of
+from trainer.bars.one_split import Timeline, purge_of, reach_of
 from trainer.bars.series_plan import (
     BarTimes,
     Labelled,
@@ -89,7 +89,7 @@ def plan_panel(panel: Mapping[str, Candles], job: Job) -> dict[str, tuple[Plan, 
     for candles in panel.values():
         refuse_empty_columns(candles)
         usable.add(candles.timestamp[warmup_of(candles, job) :])
-    cuts = usable.cuts(job.data, reach=reach_of(job))
+    cuts = usable.cuts(job.data, purge=purge_of(job))
     if not cuts:
         most = max(map(len, panel.values()))
         raise DataError(

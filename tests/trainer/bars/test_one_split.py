@@ -22,6 +22,16 @@ JOBS = {
 }
 
 
+@pytest.mark.parametrize("embargo", [0, 80])
+@pytest.mark.parametrize("fraction", [0.08, 0.3])
+def test_k_folds_of_one_series_together_are_those_of_itself(embargo, fraction, planned, make_candles):
+    """Also a validation that follows the test: it keeps its share after what is purged."""
+    keys = {"split": "kfold", "folds": 4, "embargo": embargo, "validation_fraction": fraction}
+    job = with_settings(JOBS["windows"], **keys, features=["log_return_60"])
+    pooled = planned(job, make_candles(3000))[0].symbols
+    assert pooled == planned(with_settings(job, pooled=False))[0].symbols
+
+
 @pytest.mark.parametrize("name", JOBS)
 def test_one_series_together_is_split_as_by_itself(name, planned, make_candles):
     made = make_candles(3000, drop=[700, 701, 1500], timeframe="1m" if name == "windows" else "1h")
