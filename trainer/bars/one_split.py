@@ -143,8 +143,8 @@ def _refuse_no_bars(candles: Candles, cuts: Sequence[Cut], folds: Sequence[Spans
                 raise DataError(
                     f"{candles.symbol} has no bar in {name}",
                     why=(
-                        f"pooled series are split at one time, validation from {time_text(cut.validation)}"
-                        f" and test from {time_text(cut.test)}; it goes from {first} to {last}"
+                        f"pooled series are split at the same times: {cut.words}; it goes from {first} to"
+                        f" {last}"
                     ),
                     do="Give bars of the same time, or leave the symbol out of --symbols.",
                 )

@@ -237,11 +237,10 @@ def _refuse_empty(job: Job, plans: Sequence[Plan], cut: Cut, *, fold: int) -> No
     where = f"fold {fold} of the panel" if job.data.folds > 1 else "the panel"
     for name in plans[0].bars:
         if not sum(len(plan.bars[name]) for plan in plans):
-            spans = f"validation begins at {time_text(cut.validation)}, test at {time_text(cut.test)}"
             needs = f"the model sees {job.model.bars_seen} dates after a warm-up of {job.data.warmup} bars"
             raise DataError(
                 f"{where} has no bar left in {name}",
-                why=f"{spans}; {needs}, and a label reads {plans[0].horizon_bars} bars ahead",
+                why=f"{cut.words}; {needs}, and a label reads {plans[0].horizon_bars} bars ahead",
                 do=f"Lower {job.model.shorter}, give more bars, or name features that look back less.",
             )
     target = plans[0].target
