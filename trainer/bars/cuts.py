@@ -27,6 +27,11 @@ class Cut:
     test: int
     stop: int | None = None
 
+    @property
+    def words(self) -> str:
+        """Return when its spans begin, for messages."""
+        return f"validation begins at {time_text(self.validation)}, test at {time_text(self.test)}"
+
     def spans(self, instants: np.ndarray, *, embargo: int, first: int = 0) -> Spans:
         """Return the spans of a series, or of a panel's dates, with these times, from number `first` on; the
         embargo, in bars or dates, is taken from the older span.
@@ -48,6 +53,12 @@ class KFoldCut(Cut):
 
     resumes: int | None = None
 
+    @property
+    def words(self) -> str:
+        if self.resumes is None:
+            return super().words
+        return f"test begins at {time_text(self.test)}, validation follows it until {time_text(self.resumes)}"
+
     def spans(self, instants: np.ndarray, *, embargo: int, first: int = 0) -> Spans:
         """Return the spans as `Cut` does. What follows the test is not purged yet: `splits.purged`."""
         usual = super().spans(instants, embargo=embargo, first=first)
@@ -57,7 +68,7 @@ class KFoldCut(Cut):
             opened = min(end + embargo, len(instants))
             end = max(opened, int(np.searchsorted(instants, self.resumes)))
             validation = Span(start=opened, stop=end)
-        stop, after = max(0, begin - embargo), min(end + embargo, len(instants))
+        stop, after = max(min(first, begin), begin - embargo), min(end + embargo, len(instants))
         return Spans(
             train=Span(start=min(first, stop), stop=stop),
             validation=validation,

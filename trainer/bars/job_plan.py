@@ -27,7 +27,7 @@ from trainer.bars.document import (
     settings_of,
     target_values,
 )
-from trainer.bars.one_split import Timeline, plan_at, reach_of, shortest_target
+from trainer.bars.one_split import Timeline, plan_at, purge_of, shortest_target
 from trainer.bars.panel_plan import calendar_of, plan_panel
 from trainer.bars.series_plan import BarTimes, Plan
 from trainer.bars.symbol_plan import follow, plan_folds, refuse_large_batch, warmup_of
@@ -244,7 +244,7 @@ def _cuts(job: Job, folder: CandleFolder, symbols: Iterable[str]) -> tuple[Cut, 
         with suppress(DataError):  # reported when this symbol is planned
             candles = folder.read(symbol)
             timeline.add(candles.timestamp[warmup_of(candles, job) :])
-    return timeline.cuts(job.data, reach=reach_of(job))
+    return timeline.cuts(job.data, purge=purge_of(job))
 
 
 def _plan_panel(job: Job, folder: CandleFolder) -> dict[str, SymbolPlan | RefusedSymbol]:

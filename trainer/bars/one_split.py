@@ -37,9 +37,9 @@ class Timeline:
         counts[np.searchsorted(instants, timestamps)] += 1
         self.instants, self.counts = instants, counts
 
-    def cuts(self, data: DataSettings, *, reach: int = 0) -> tuple[Cut, ...]:
-        """Return the instants of each fold, oldest first; `reach`: how many bars of a series the inputs of
-        one go back. Raises DataError for too few bars.
+    def cuts(self, data: DataSettings, *, purge: int = 0) -> tuple[Cut, ...]:
+        """Return the instants of each fold, oldest first; `purge`: how many bars of a series after a span
+        belong to none. Raises DataError for too few bars.
         """
         if data.test_days and len(self.instants):
             try:
@@ -53,7 +53,7 @@ class Timeline:
             return int(self.instants[np.searchsorted(ends, bar, side="right")])
 
         if data.split == K_FOLD:
-            lost = reach * int(self.counts.max(initial=0))  # of a validation after the test, in bars of all
+            lost = purge * int(self.counts.max(initial=0))  # of a validation after the test, in bars of all
             return _k_fold_cuts(total, data, lost, instant)
         try:
             folds = walk_forward(
@@ -105,6 +105,11 @@ def reach_of(job: Job) -> int:
     return max(job.data.warmup + job.model.bars_seen - 1, job.target.reach)
 
 
+def purge_of(job: Job) -> int:
+    """Return how many bars after a span of a k fold belong to none, at least."""
+    return reach_of(job) + max(job.data.embargo, job.target.bars_ahead)
+
+
 def plan_at(
     candles: Candles, job: Job, cuts: Sequence[Cut], *, target: TargetSettings | None = None
 ) -> tuple[Plan, ...]:
@@ -138,8 +143,8 @@ def _refuse_no_bars(candles: Candles, cuts: Sequence[Cut], folds: Sequence[Spans
                 raise DataError(
                     f"{candles.symbol} has no bar in {name}",
                     why=(
-                        f"pooled series are split at one time, validation from {time_text(cut.validation)}"
-                        f" and test from {time_text(cut.test)}; it goes from {first} to {last}"
+                        f"pooled series are split at the same times: {cut.words}; it goes from {first} to"
+                        f" {last}"
                     ),
                     do="Give bars of the same time, or leave the symbol out of --symbols.",
                 )

@@ -17,12 +17,12 @@ the ranks of its dates. Shapes: T bars of a series, D dates.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from trainer.bars.cuts import Cut
-from trainer.bars.one_split import Timeline, reach_of
+from trainer.bars.one_split import Timeline, purge_of, reach_of
 from trainer.bars.series_plan import (
     BarTimes,
     Labelled,
@@ -37,6 +37,7 @@ from trainer.bars.symbol_plan import refuse_empty_columns, refuse_large_batch, w
 from trainer.base.errors import DataError
 from trainer.data.read.candles import Candles, time_text
 from trainer.data.splits import Span, Spans, purged
+from trainer.data.table import K_FOLD, RANK
 from trainer.job.job import Job
 from trainer.targets.target import TargetSettings
 
@@ -88,7 +89,7 @@ def plan_panel(panel: Mapping[str, Candles], job: Job) -> dict[str, tuple[Plan, 
     for candles in panel.values():
         refuse_empty_columns(candles)
         usable.add(candles.timestamp[warmup_of(candles, job) :])
-    cuts = usable.cuts(job.data, reach=reach_of(job))
+    cuts = usable.cuts(job.data, purge=purge_of(job))
     if not cuts:
         most = max(map(len, panel.values()))
         raise DataError(
@@ -103,20 +104,19 @@ def plan_panel(panel: Mapping[str, Candles], job: Job) -> dict[str, tuple[Plan, 
     labelled = {symbol: _label(candles, job, target, calendar) for symbol, candles in panel.items()}
     horizon = max(target.bars_ahead, *(one.longest for one in labelled.values()))
     dated = [cut.spans(calendar.instants, embargo=max(job.data.embargo, horizon)) for cut in cuts]
-    made = {}
-    for symbol, candles in panel.items():
-        warmup = warmup_of(candles, job)
-        in_bars = (_in_bars(spans, calendar.dates(candles), first=warmup) for spans in dated)
-        folds = [purged(spans, reach=reach_of(job), clear_of=candles.clear_of) for spans in in_bars]
-        made[symbol] = lay_out(
+    folds = [_in_series(spans, panel, job, calendar) for spans in dated]
+    made = {
+        symbol: lay_out(
             candles,
             labelled[symbol],
             calendar.times(candles),
-            folds,
+            [its[symbol] for its in folds],
             job=job,
-            warmup=warmup,
+            warmup=warmup_of(candles, job),
             horizon_bars=horizon,
         )
+        for symbol, candles in panel.items()
+    }
     for number, cut in enumerate(cuts):
         _refuse_empty(job, [plans[number] for plans in made.values()], cut, fold=number + 1)
     return made
@@ -163,6 +163,48 @@ def _in_bars(spans: Spans, dates: np.ndarray, *, first: int = 0) -> Spans:
     return Spans(**{name: Span(start=start, stop=stop) for name, (start, stop) in places.items()})
 
 
+def _in_series(
+    dated: Spans, panel: Mapping[str, Candles], job: Job, calendar: PanelCalendar
+) -> dict[str, Spans]:
+    """Return a fold's spans in dates as spans in the bars of each series, purged.
+
+    A rank is of all series of its date. So with ranks, what follows the test begins where no series has a
+    value of bars before it, not only the series itself: one with few bars looks back over more dates.
+    """
+    made = {}
+    for symbol, candles in panel.items():
+        spans = _in_bars(dated, calendar.dates(candles), first=warmup_of(candles, job))
+        made[symbol] = purged(spans, reach=reach_of(job), clear_of=candles.clear_of)
+    if job.data.scaler != RANK or job.data.split != K_FOLD:
+        return made
+    follows = dated.validation.start >= dated.test.stop
+    validation, after = (_ranked_from(span, panel, job, calendar) for span in (dated.validation, dated.after))
+    for symbol, spans in made.items():
+        dates = calendar.dates(panel[symbol])
+        held_out = _from_date(spans.validation, validation, dates) if follows else spans.validation
+        rest = _from_date(spans.after, after, dates)
+        made[symbol] = replace(spans, validation=held_out, after=rest if len(rest) else Span(start=0, stop=0))
+    return made
+
+
+def _ranked_from(span: Span, panel: Mapping[str, Candles], job: Job, calendar: PanelCalendar) -> int:
+    """Return the first date of a span in dates at which no window has a rank of bars before the span."""
+    clear = span.start
+    for candles in panel.values():
+        dates = calendar.dates(candles)
+        begin = int(np.searchsorted(dates, span.start))
+        end = min(candles.clear_of(begin) + (job.data.warmup if begin else 0), len(candles))
+        if end > begin:
+            clear = max(clear, int(dates[end - 1]) + 1)
+    return clear + job.model.bars_seen - 1
+
+
+def _from_date(span: Span, date: int, dates: np.ndarray) -> Span:
+    """Return a span in bars from a date on."""
+    begin = min(max(span.start, int(np.searchsorted(dates, date))), span.stop)
+    return Span(start=begin, stop=span.stop)
+
+
 def _refuse_strangers(panel: Mapping[str, Candles], calendar: PanelCalendar) -> None:
     """Raise DataError for a panel of one series, and for a series without a date in common with another."""
     if len(panel) < 2:
@@ -195,11 +237,10 @@ def _refuse_empty(job: Job, plans: Sequence[Plan], cut: Cut, *, fold: int) -> No
     where = f"fold {fold} of the panel" if job.data.folds > 1 else "the panel"
     for name in plans[0].bars:
         if not sum(len(plan.bars[name]) for plan in plans):
-            spans = f"validation begins at {time_text(cut.validation)}, test at {time_text(cut.test)}"
             needs = f"the model sees {job.model.bars_seen} dates after a warm-up of {job.data.warmup} bars"
             raise DataError(
                 f"{where} has no bar left in {name}",
-                why=f"{spans}; {needs}, and a label reads {plans[0].horizon_bars} bars ahead",
+                why=f"{cut.words}; {needs}, and a label reads {plans[0].horizon_bars} bars ahead",
                 do=f"Lower {job.model.shorter}, give more bars, or name features that look back less.",
             )
     target = plans[0].target

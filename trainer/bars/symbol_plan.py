@@ -192,11 +192,11 @@ def _refuse_empty_spans(candles: Candles, job: Job, plan: Plan, labelled: Labell
     """Raise DataError for a span without a valid bar."""
     for name, span in plan.spans.items():
         if not len(plan.bars[name]):
-            why, do = _why_empty(candles, job, plan, tied=len(labelled.within(span)))
+            why, do = _why_empty(candles, job, plan, name, tied=len(labelled.within(span)))
             raise DataError(f"{candles.symbol} has no bar left in {name}", why=why, do=do)
 
 
-def _why_empty(candles: Candles, job: Job, plan: Plan, *, tied: int) -> tuple[str, str]:
+def _why_empty(candles: Candles, job: Job, plan: Plan, name: str, *, tied: int) -> tuple[str, str]:
     """Return why a span, with `tied` bars whose price does not move, has no valid bar, and what to do."""
     time, warmup = plan.time, plan.warmup
     if tied:
@@ -212,10 +212,17 @@ def _why_empty(candles: Candles, job: Job, plan: Plan, *, tied: int) -> tuple[st
             f"{why} are the warm-up of {farthest_feature(job)}",
             f"{do}, such as --set data.features=log_return_1,bar_range.",
         )
+    sees, ahead, span = job.model.bars_seen, plan.horizon_bars, dict(plan.spans.items())[name]
+    room = span.stop - max(span.start, plan.first_row, plan.target.reach)
+    if room <= ahead and not (name == "train" and len(plan.spans.after)):
+        apart = "" if name == "test" else f", with {max(job.data.embargo, ahead)} before the next span"
+        why = f"of {len(candles)} bars {len(span)} are left for it{apart}"
+        do = f"Give more bars, lower {job.model.shorter}, or another {plan.target.farther}."
+        return f"{why}; the model sees {sees}, a label {ahead} more", do
     why = (
         f"calendar {time.calendar} sees {counted(int(time.holes.sum()), 'hole')}, "
         f"the longest unbroken stretch is {longest_stretch(time.holes)} bars, "
-        f"and a forecast with its label takes {job.model.bars_seen + plan.horizon_bars + 1}"
+        f"and a forecast with its label takes {sees + ahead + 1}"
     )
     do = "give more bars, or set data.calendar (24x7, sessions, events, or an exchange's code)"
     return why, f"Lower {job.model.shorter}, {do}."

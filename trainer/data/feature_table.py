@@ -42,6 +42,11 @@ class Feature:
         return self.function.startswith(("time_of_", "new_york_", "turn_of_", "is_weekend", "log_seconds"))
 
     @property
+    def is_of_time(self) -> bool:
+        """Return whether it reads nothing but the time of its own bar."""
+        return self.is_of_clock and not self.lookback
+
+    @property
     def reads_closes(self) -> bool:
         """Return whether it reads closes alone: no other price, no volume, no clock."""
         return self.function in _OF_CLOSES

@@ -160,10 +160,10 @@ def k_fold(
             after=Span(start=after, stop=num_bars) if after < num_bars else Span(start=0, stop=0),
         )
         if (left := len(spans.train) + len(spans.after)) < usable // 10:
+            inputs = max(0, after - end - embargo)
             raise DataError(
                 f"fold {fold + 1} of {folds} leaves {left} of {usable} bars to train",
-                why=f"{embargo} bars around its spans are purged, and {after - end - embargo} after them are"
-                " only inputs",
+                why=f"{embargo} bars around its spans are purged, and {inputs} after them are only inputs",
                 do="Give more bars, lower data.folds or data.validation_fraction, or name features that look"
                 " back less.",
             )

@@ -22,6 +22,24 @@ JOBS = {
 }
 
 
+@pytest.mark.parametrize("embargo", [0, 80])
+@pytest.mark.parametrize("fraction", [0.08, 0.3])
+def test_k_folds_of_one_series_together_are_those_of_itself(embargo, fraction, planned, make_candles):
+    """Also a validation that follows the test: it keeps its share after what is purged."""
+    keys = {"split": "kfold", "folds": 4, "embargo": embargo, "validation_fraction": fraction}
+    job = with_settings(JOBS["windows"], **keys, features=["log_return_60"])
+    pooled = planned(job, make_candles(3000))[0].symbols
+    assert pooled == planned(with_settings(job, pooled=False))[0].symbols
+
+
+def test_a_refusal_says_where_a_validation_after_the_test_is(planned, make_candles):
+    keys = {"split": "kfold", "folds": 3, "validation_fraction": 0.08, "features": ["log_return_5"]}
+    job = with_settings(JOBS["windows"], **keys)
+    short = make_candles(250, symbol="SHORT", seed=1)
+    said = "test begins at 2024-01-01T00:05:00Z, validation follows it until 2024-01-01T0"
+    assert said in planned(job, make_candles(900), short)[0].refused["SHORT"].why
+
+
 @pytest.mark.parametrize("name", JOBS)
 def test_one_series_together_is_split_as_by_itself(name, planned, make_candles):
     made = make_candles(3000, drop=[700, 701, 1500], timeframe="1m" if name == "windows" else "1h")
@@ -69,7 +87,7 @@ def test_a_series_without_bars_in_a_span_is_refused(planned, make_candles):
     plan, _ = planned(JOBS["windows"], make_candles(3000), new)
     assert list(plan.symbols) == ["AAA"]
     assert plan.refused["NEW"].what == "NEW has no bar in train"
-    assert "split at one time" in plan.refused["NEW"].why
+    assert "split at the same times" in plan.refused["NEW"].why
 
 
 def test_a_refused_series_has_no_part_in_the_split(planned, make_candles):

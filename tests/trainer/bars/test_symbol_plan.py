@@ -95,6 +95,14 @@ def test_an_empty_span_is_refused_with_the_longest_stretch(make_candles) -> None
         plan_symbol(candles, JOB, warmup=10)
 
 
+def test_a_span_too_short_for_a_label_is_not_refused_for_holes(make_candles) -> None:
+    job = job_of(target="volatility", horizon_sessions=1, lookback=4, features=["log_return_5"])
+    told = "of 804 bars 273 are left for it, with 288 before the next span.*a label 288 more.*Give more bars"
+    with pytest.raises(DataError, match=f"no bar left in train .{told}") as refused:
+        plan_symbol(make_candles(804, timeframe="5m"), job)
+    assert "calendar" not in str(refused.value)
+
+
 def test_prices_that_never_move_leave_only_ties(make_candles) -> None:
     with pytest.raises(DataError, match="no bar left in train .*does not move.*Raise target.horizon"):
         plan_symbol(make_candles(500, close=[5.0] * 500), JOB, warmup=10)

@@ -77,6 +77,11 @@ def test_k_folds_that_leave_no_training_are_refused() -> None:
         k_fold(100, folds=2, validation_fraction=0.1, embargo=5, reach=12)
 
 
+def test_a_refused_k_fold_never_purges_fewer_than_no_bars() -> None:
+    with pytest.raises(DataError, match="45 bars around its spans are purged, and 0 after them are only"):
+        k_fold(100, folds=2, validation_fraction=0.1, embargo=45, reach=0)
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     bars=st.integers(0, 3_000),

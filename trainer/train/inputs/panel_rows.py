@@ -5,8 +5,8 @@ A series has a row for each date from its first bar to its last. On a date witho
 scaler's mean, zero once scaled, and `present`, the first input, is 0. No value is filled forward or backward.
 
 The scaler (`data.scaler`) is one over all series (`pooled`), each series' own (`series`), or the rank of a
-value among the series that are present on its date (`rank`), which needs no fit; clock features are the same
-for all, so they are pooled there. It is fitted on the rows that training reads. A series without training
+value among the series that are present on its date (`rank`), which needs no fit; inputs that are the same for
+all series of a date are pooled there. It is fitted on the rows that training reads. A series without training
 bars has the one over all series.
 
 Labels are fitted over all series, or with `scaler = "series"` on each.
@@ -29,17 +29,17 @@ from trainer.bars.panel_plan import PanelCalendar, calendar_of
 from trainer.bars.series_plan import Plan, on_all_bars
 from trainer.bars.symbol_plan import warmup_of
 from trainer.base.settings import CHUNKS
+from trainer.data.feature_names import named
 from trainer.data.features import compute_each
 from trainer.data.own_features import OwnFeatures
 from trainer.data.ranks import ranks
 from trainer.data.read.candles import Candles
+from trainer.data.side_names import side_column
 from trainer.data.table import BY_SERIES, PRESENT, RANK
 from trainer.job.job import Job
 from trainer.train.inputs.encoder import known_scaler
 from trainer.train.inputs.rows import SymbolData, covered, fit_scaler, refuse_bad_features, symbol_data
 from trainer.train.inputs.series import PanelScale, PieceData, lay
-
-CLOCK = "time_of_"  # prefix of clock features, which are equal for all series of a date
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +109,12 @@ def panel_rows(
 
 
 def is_ranked(name: str) -> bool:
-    """Return whether the scaler `rank` takes the rank of an input."""
-    return name != PRESENT and not name.startswith(CLOCK)
+    """Return whether the scaler `rank` takes the rank of an input. It would be 0 for all series where they
+    share the value: of the time of a bar, and of side series.
+    """
+    feature = named(name)
+    is_of_time = feature is not None and feature.feature.is_of_time
+    return name != PRESENT and not is_of_time and side_column(name) is None
 
 
 def masked(rows_DF: Tensor, mean_F: Tensor, present_D: np.ndarray) -> Tensor:

@@ -150,6 +150,39 @@ def test_each_scaler_scales_as_documented(panel):
     )  # the clock is pooled
 
 
+def test_inputs_that_all_series_share_are_not_ranked(panel):
+    """Their ranks would all be 0."""
+    fear = "fear_greed lag 1d"
+    features = ("log_return_1", "log_seconds_since_last_bar", "new_york_time_sin", "turn_of_month")
+    job = job_with("rank", features=features, columns=[fear, "funding"])
+    random = np.random.default_rng(0)
+    by_date = {
+        int(time): random.normal() for time in np.unique([time for one in panel for time in one.timestamp])
+    }
+    sides = [
+        replace(
+            one,
+            columns={
+                "funding": random.normal(size=len(one)),
+                fear: np.array([by_date[int(time)] for time in one.timestamp]),
+            },
+        )
+        for one in panel
+    ]
+    data = prepared(sides, job)
+    inputs, ranked = job.data.inputs, {"log_return_1", "log_seconds_since_last_bar", "funding"}
+    for column, name in enumerate(inputs[1:], 1):
+        is_pooled = bool(data.scalers[0][0][column] != 0) or bool(data.scalers[0][1][column] != 1)
+        assert is_pooled == (name not in ranked), name
+    one, candles = data.series[0], sides[0]
+    row, date = int(one.place_T[100]), int(candles.timestamp[100])
+    mean_F, std_F = data.scalers[0]
+    place = inputs.index(fear)
+    assert float(one.rows_TF[row, place] * std_F[place] + mean_F[place]) == pytest.approx(
+        by_date[date], abs=1e-5
+    )
+
+
 def test_series_without_training_windows_get_the_common_scaler(panel):
     short = panel[2].rows(200)
     data = prepared([*panel[:2], short, *panel[3:]], job_with("series"))

@@ -228,6 +228,37 @@ def test_k_folds_of_several_series_train_on_nothing_of_the_others_spans(
     assert all(1 >= count / len(whole[symbol]) > 0.98 for symbol, count in tested.items())
 
 
+def test_no_rank_of_a_k_fold_is_of_another_series_bars_of_the_test(tmp_path: Path, make_candles) -> None:
+    """A series with few bars looks back over more dates than the others, among which it is ranked."""
+    whole = {
+        "AAA": make_candles(1500),
+        "BBB": make_candles(1500, symbol="BBB", seed=1),
+        "CCC": make_candles(1500, symbol="CCC", seed=2, drop=[row for row in range(1500) if row % 4]),
+        "NEW": make_candles(1500, symbol="NEW", seed=3, drop=range(1300)),
+    }
+    keys: dict[str, Any] = {"panel": True, "scaler": "rank", "symbols": [*whole], "calendar": "24x7"}
+    job = with_settings(K_FOLD, **keys, features=["log_return_60"], folds=3)
+
+    def folds(begin: int = 0, end: int = 0) -> list[PieceData]:
+        """Return the folds with other bars of all series from an instant to another."""
+        for symbol, candles in whole.items():
+            rows = np.searchsorted(candles.timestamp, [begin, end])
+            write_candles(tmp_path / f"{symbol}_1m.parquet", [wild(candles, *map(int, rows))])
+        data = plan_and_open(job, tmp_path, scratch=tmp_path)
+        assert read_plan(data.plan.to_bytes()) == data.plan
+        pieces = survey(data.plan.decided(job), data.plan).pieces
+        return [read_source(piece, data.plan.decided(job), data).folds[piece.fold] for piece in pieces]
+
+    for number, fold in enumerate(folds()):
+        test = fold.series[0].spans.test
+        begin, end = (int(whole["AAA"].timestamp[row]) for row in (test.start, test.stop - 1))
+        changed = folds(begin, end + 1)[number]
+        for one, other in zip(fold.series, changed.series, strict=True):
+            its, same = trained_on(one), trained_on(other)
+            assert all(torch.equal(*pair) for pair in zip(its, same, strict=True))
+        assert number == 2 or len(fold.series[0].spans.after)
+
+
 def test_k_folds_train_on_both_sides_and_test_every_bar_once(make_candles) -> None:
     folds = folds_of(make_candles(1500), K_FOLD)
     tested = np.concatenate([np.arange(fold.spans.test.start, fold.spans.test.stop) for fold in folds])
