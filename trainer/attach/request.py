@@ -33,11 +33,15 @@ class AttachRequest:
 def parse_forward(text: str) -> Forward:
     """Read LOCAL:REMOTE, or one port for both. Raises UsageError."""
     ports = text.split(":")
-    if not 1 <= len(ports) <= 2 or not all(port.isdecimal() and 0 < int(port) < 65536 for port in ports):
+    if not 1 <= len(ports) <= 2 or not all(map(_is_port, ports)):
         raise UsageError(
             f"--forward is {text}", why="it takes two ports, LOCAL:REMOTE", do="Such as --forward 8888:8888."
         )
     return Forward(local=int(ports[0]), remote=int(ports[-1]))
+
+
+def _is_port(text: str) -> bool:
+    return text.isdecimal() and len(text) <= 5 and 0 < int(text) < 65536
 
 
 def shell_line(command: Sequence[str]) -> str:

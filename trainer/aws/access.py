@@ -296,7 +296,9 @@ def meaning_of(error: BaseException) -> Meaning:
     """
     from botocore import exceptions  # late, like boto3 itself
 
-    if isinstance(error, (exceptions.HTTPClientError, exceptions.ConnectionError)):  # time-outs, too
+    # time-outs, too, and a body that ends early
+    broken = (exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError)
+    if isinstance(error, broken):
         return CONNECTION
     if isinstance(error, exceptions.ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)

@@ -15,6 +15,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -120,6 +121,12 @@ class FolderUploads:
         """Forget an upload and its parts."""
         self.facts(name, operation)
         shutil.rmtree(self._root / name, ignore_errors=True)
+
+    def forget_old(self, before: datetime) -> None:
+        """Forget the uploads that began before an instant."""
+        for begun in self._root.glob("*/upload.json"):
+            if begun.stat().st_mtime < before.timestamp():
+                shutil.rmtree(begun.parent, ignore_errors=True)
 
     def facts(self, name: str, operation: str) -> dict[str, Any]:
         """Return what an upload began with."""

@@ -70,9 +70,9 @@ class OwnFile:
                 raise bad_value(f"{cls.part}.{key}", value, expected)
         made = read_keys(cls.part, cls, given) | {"arguments": json.dumps(free, sort_keys=True)}
         made |= {key: str(values[key]) for key in ("sha256", "shown") if values.get(key)}
-        if isinstance(values.get("measured"), Mapping):
+        if values.get("measured") is not None:
             try:
-                made["measured"] = _measured(cls.measured_as, Fields(values["measured"], "measured"))
+                made["measured"] = _measured(cls.measured_as, Value(values["measured"], "measured").fields())
             except Unsound as error:
                 expected = "what Mayfly wrote there: leave it out"
                 raise bad_value(f"{cls.part}.measured", "...", expected) from error

@@ -18,9 +18,9 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MOST_STACK = 12  # frames of a kernel stack
 
 
-def state_of(pid: int, *, proc: Path = Path("/proc")) -> str:
+def state_of(pid: int) -> str:
     """Return one line about a process; '' where Linux's /proc does not tell, as on a Mac or after its end."""
-    folder = proc / str(pid)
+    folder = Path("/proc") / str(pid)
     about = _fields(folder)
     if "State" not in about:
         return ""
@@ -36,10 +36,10 @@ def state_of(pid: int, *, proc: Path = Path("/proc")) -> str:
     return f"process {pid}: " + ", ".join(f"{name} {text}" for name, text in parts.items() if text)
 
 
-def ticks_of(pid: int, *, proc: Path = Path("/proc")) -> int:
+def ticks_of(pid: int) -> int:
     """Return the processor ticks that a process has used (proc(5), fields 14 and 15), or 0."""
     with suppress(ValueError, IndexError):
-        fields = _text(proc / str(pid) / "stat").rpartition(")")[2].split()
+        fields = _text(Path("/proc") / str(pid) / "stat").rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])
     return 0
 

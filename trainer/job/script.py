@@ -40,7 +40,7 @@ METRICS: Mapping[str, Better] = {
     **dict.fromkeys(("loss", "train_loss"), "min"),
 }
 _BEST = re.compile(r"([A-Za-z][A-Za-z0-9_./ -]{0,63}):(min|max)")  # a metric is named as a curve is
-_PYTHON = re.compile(r"3\.\d{1,2}")
+_PYTHON = re.compile(r"3\.(?:[89]|\d\d)")  # no 3.1: TOML reads 3.10 as that
 _OURS = ("MAYFLY_", "AWS_")
 # A word of a command that has a secret in it: --password x, API_KEY=x, https://user:x@host. Unlike names of
 # variables, those of options such as --pad-token and --sort-key are often no secret's.
@@ -102,7 +102,7 @@ class ScriptSettings:
         check_limits("script", self)
         named_metric("script.best", self.best)
         if self.python and not _PYTHON.fullmatch(self.python):
-            raise bad_value("script.python", self.python, "a version such as 3.13")
+            raise bad_value("script.python", self.python, 'a version such as "3.10", in quotes')
         self._check_secrets()
         check_gpus(self.gpus)
         self._refuse_secret_words()

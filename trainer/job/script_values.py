@@ -88,25 +88,25 @@ def read_rows(path: Path) -> list[Combination]:
     """Return the rows of a CSV file whose first line names the columns. Raises UsageError."""
     try:
         content = read_plain(path, most_bytes=MOST_CSV_BYTES)
-        lines = list(csv.reader(io.StringIO(content.decode("utf-8-sig")), strict=True))
+        reader = csv.reader(io.StringIO(content.decode("utf-8-sig")), strict=True)
+        lines = [(reader.line_num, [cell.strip() for cell in line]) for line in reader]
     except FileNotFoundError as error:
         raise UsageError(f"{path} does not exist", why="script.over names it", do=_do()) from error
     except OSError as error:
         raise UsageError(f"cannot read {path}", why=str(error.strerror), do=_do()) from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} is not CSV", why=str(error)[:100], do=_do()) from error
-    stripped = [[cell.strip() for cell in line] for line in lines]
-    head, *rows = [line for line in stripped if any(line)] or [[]]
+    (_, head), *rows = [line for line in lines if any(line[1])] or [(0, list[str]())]
     if not rows:
         do = "Name the columns in its first line, and write a line for each run."
         raise UsageError(f"{path} has no values", do=do)
-    for number, row in enumerate(rows, 2):
+    for number, row in rows:
         if len(row) != len(head):
             what = f"line {number} of {path} has {counted(len(row), 'cell')}"
             raise UsageError(what, why=f"its first line names {len(head)}", do="Correct that line.")
     if len(set(head)) < len(head):
         raise UsageError(f"{path} names a column twice", why=", ".join(head), do="Rename one.")
-    return [dict(zip(head, row, strict=True)) for row in rows]
+    return [dict(zip(head, row, strict=True)) for _, row in rows]
 
 
 def texts_of(over: Mapping[str, Sequence[Any]], *, key: str = "script.over") -> dict[str, list[str]]:

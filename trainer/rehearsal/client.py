@@ -41,6 +41,7 @@ ACCOUNT = "000000000001"
 SERVER = "trainer.rehearsal.server"  # the module of the server's process
 # Against a hang: it takes about two on an idle machine; a server that ends is noticed at once.
 START_SECONDS = 300.0
+STOP_SECONDS = 30.0
 PROGRAM_SECONDS = 600.0  # longer than `pulumi_apply.APPLY_SECONDS`, whose error says more
 
 
@@ -71,16 +72,16 @@ class Server:
         """Return its process id."""
         return self.note.pid
 
-    def access(self, account: str) -> Access:
-        """Return the desk's access to an account of it."""
-        return Keyring(self.note.secret).credentials(account).access(self.url)
+    def access(self) -> Access:
+        """Return the desk's access to the account."""
+        return Keyring(self.note.secret).credentials(ACCOUNT).access(self.url)
 
-    def apply_program(self, account: str) -> None:
-        """Have the Pulumi program applied to an account, unless it is already; seconds. Raises ConfigError
+    def apply_program(self) -> None:
+        """Have the Pulumi program applied to the account, unless it is already; seconds. Raises ConfigError
         with its error.
         """
         try:
-            answer = _ask(self.note, "program", {"account": account}, timeout_seconds=PROGRAM_SECONDS)
+            answer = _ask(self.note, "program", {"account": ACCOUNT}, timeout_seconds=PROGRAM_SECONDS)
         except OSError as failure:
             what = "the embedded AWS ended while the Pulumi program was applied to it"
             do = "Try again; its server.log may tell more."
@@ -97,9 +98,7 @@ class Server:
 
 
 @contextmanager
-def rehearsal(
-    root: Path | None = None, *, account: str = ACCOUNT, program: bool = True, create: bool = True
-) -> Iterator[Access]:
+def rehearsal(root: Path | None = None, *, program: bool = True, create: bool = True) -> Iterator[Access]:
     """Give access to the embedded AWS of `root` while the context lasts; it starts in about two seconds.
 
     With `program`, the Pulumi program is applied in the account; without, it has what earlier rehearsals left
@@ -113,8 +112,8 @@ def rehearsal(
     server = lease_server(root)
     try:
         if program:
-            server.apply_program(account)
-        yield server.access(account)
+            server.apply_program()
+        yield server.access()
     finally:
         server.release()
 
@@ -129,7 +128,6 @@ def interrupt_run(
     wanted: Interruption,
     *,
     attempt: int = 1,
-    account: str = ACCOUNT,
     root: Path | None = None,
 ) -> None:
     """Ask the embedded AWS of `root` (default: this desk's) to take the machine of a run's attempt back.
@@ -139,7 +137,7 @@ def interrupt_run(
     try:
         if note is None:
             raise ConnectionError("it has no note")
-        asked = {"account": account, "run_id": run_id, "attempt": attempt, **vars(wanted)}
+        asked = {"account": ACCOUNT, "run_id": run_id, "attempt": attempt, **vars(wanted)}
         _ask(note, "interrupt", asked)
     except OSError as error:
         what = "the embedded AWS was not told of the interruption"
@@ -169,7 +167,7 @@ def lease_server(root: Path, *, holder: int | None = None) -> Server:
     raise _start_failed(root)
 
 
-def stop_server(root: Path, *, timeout_seconds: float = 30.0) -> bool:
+def stop_server(root: Path) -> bool:
     """End the server of `root`, and no other, with everything that runs in it, and wait. Returns whether
     there was one.
     """
@@ -182,7 +180,7 @@ def stop_server(root: Path, *, timeout_seconds: float = 30.0) -> bool:
             return False
     except OSError:
         return False
-    deadline = time.monotonic() + timeout_seconds
+    deadline = time.monotonic() + STOP_SECONDS
     while start_ticks(note.pid) == note.started and time.monotonic() < deadline:
         time.sleep(0.05)
     return True

@@ -49,12 +49,15 @@ class KeptBucket(FolderBucket):
         self._next = 1
         folder.mkdir(parents=True, exist_ok=True)
 
-    def restore(self, now: datetime, days: Sequence[tuple[str, int]] = ()) -> None:
+    def restore(self, now: datetime, days: Sequence[tuple[str, int]] = (), *, upload_days: int = 0) -> None:
         """Read what an earlier server left. Versions that were replaced more days ago than `days` has for
-        their prefix are deleted. Raises ConfigError for a file that can't be read.
+        their prefix are deleted, and uploads that began more than `upload_days` ago, if not 0. Raises
+        ConfigError for a file that can't be read.
         """
         for path in self.folder.glob(".new-*"):
             path.unlink()
+        if upload_days:
+            self._uploads.forget_old(now - timedelta(days=upload_days))
         for path in sorted(self.folder.glob("*.json")):
             with reading(path):
                 version = _from_json(path)

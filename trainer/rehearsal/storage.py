@@ -148,6 +148,7 @@ def get_bucket_policy(cloud: EmbeddedAccount, call: Call) -> Answer:
 def restore(cloud: EmbeddedAccount) -> None:
     """Restore an earlier session: buckets with their settings, object versions, the stack's parameter."""
     days: dict[str, list[tuple[str, int]]] = {}
+    upload_days: dict[str, int] = {}
     with cloud.lock:
         for path, service, operation, params in cloud.settings.read():
             with reading(path):
@@ -158,9 +159,11 @@ def restore(cloud: EmbeddedAccount) -> None:
                     continue
                 _apply_setting(cloud, operation, params)
                 if operation == "PutBucketLifecycleConfiguration":
-                    days[params["Bucket"]] = list(_days_kept(params["LifecycleConfiguration"]["Rules"]))
+                    rules = params["LifecycleConfiguration"]["Rules"]
+                    days[params["Bucket"]] = list(_days_kept(rules))
+                    upload_days[params["Bucket"]] = _days_of_uploads(rules)
         for name, bucket in cloud.buckets.items():
-            bucket.restore(cloud.clock.now(), days.get(name, ()))
+            bucket.restore(cloud.clock.now(), days.get(name, ()), upload_days=upload_days.get(name, 0))
 
 
 def _tell_moto(cloud: EmbeddedAccount, service: str, operation: str, params: dict[str, Any]) -> None:
@@ -176,6 +179,12 @@ def _days_kept(rules: Iterable[dict[str, Any]]) -> Iterator[tuple[str, int]]:
         if rule["Status"] == "Enabled" and "NoncurrentVersionExpiration" in rule:
             prefix = rule.get("Filter", {}).get("Prefix", "")
             yield prefix, rule["NoncurrentVersionExpiration"]["NoncurrentDays"]
+
+
+def _days_of_uploads(rules: Iterable[dict[str, Any]]) -> int:
+    """Return after how many days a lifecycle deletes uploads that nobody completed; 0: it keeps them."""
+    asked = (rule.get("AbortIncompleteMultipartUpload", {}) for rule in rules if rule["Status"] == "Enabled")
+    return min((int(one["DaysAfterInitiation"]) for one in asked if one), default=0)
 
 
 # parameters

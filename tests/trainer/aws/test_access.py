@@ -15,9 +15,11 @@ from botocore.exceptions import (
     ClientError,
     EndpointConnectionError,
     HTTPClientError,
+    IncompleteReadError,
     NoCredentialsError,
     NoRegionError,
 )
+from botocore.response import StreamingBody
 from botocore.utils import parse_timestamp
 
 from tests.sessions import forget_sessions
@@ -192,6 +194,12 @@ def test_a_truncated_answer_is_a_failed_connection(body):
     finally:
         client.meta.events.unregister("before-send.ec2", unique_id="cut")
     assert type(aws_error(lost.value, "cannot look")) is ConnectionFailed
+
+
+def test_a_body_that_ends_early_is_a_failed_connection():
+    with pytest.raises(IncompleteReadError) as lost:
+        list(StreamingBody(BytesIO(b"cut off"), content_length=100).iter_chunks(10))
+    assert type(aws_error(lost.value, "cannot read")) is ConnectionFailed
 
 
 class RawResponse(BytesIO):

@@ -98,6 +98,7 @@ def test_an_own_models_keys_are_listed_and_its_batch_is_open():
         ({**OWN, "model.rate": float("inf")}, "text, a number, true or false, or a list of these"),
         ({**OWN, "model.lookback": 0}, "1 or more"),
         ({**OWN, "model.measured": {"what": 1}}, "leave it out"),
+        ({**OWN, "model.measured": 3}, "leave it out"),
     ],
 )
 def test_a_key_or_name_that_makes_no_sense_is_one_line(keys, line):

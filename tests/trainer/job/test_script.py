@@ -49,6 +49,7 @@ def test_a_command_is_split_and_filled_in_without_a_shell():
         ({"data": {"folder": "x"}}, "data.folder without a script"),
         (run(best="mse"), "job key 'script.best' is 'mse' (it must be a metric with min or max"),
         (run(best="mse:least"), "such as mse:min or auc:max"),
+        (run(python=3.10), 'it must be a version such as "3.10", in quotes'),
         (run(best=":min"), "job key 'script.best' is ':min'"),
         (run(comand="x"), "unknown job key 'script.comand'. Did you mean script.command?"),
     ],

@@ -110,6 +110,8 @@ def test_a_csv_file_beside_the_job_has_a_row_for_each_piece(tmp_path):
         (b"", "has no values"),
         (b"symbol\n", "has no values"),
         (b"a,b\n1\n", "line 2 of"),
+        (b"\na,b\n\n1,2\n\n1\n", "line 6 of"),
+        (b'a,b\n"1\n2",3\n1\n', "line 4 of"),
         (b"a,a\n1,2\n", "names a column twice"),
         (b"\xff\xfe", "is not CSV"),
         (b'a\n"x', "is not CSV"),

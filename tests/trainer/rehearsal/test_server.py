@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import datetime, timedelta
@@ -101,6 +102,29 @@ def test_old_versions_go_when_the_lifecycle_says_so(tmp_path: Path) -> None:
         assert [key for key, *_ in versions(s3, "with-rules")] == ["live/a", *["models/a"] * 3]
         assert s3.get_object(Bucket="with-rules", Key="live/a")["Body"].read() == b"2"
     assert len(list((tmp_path / "s3" / account / "with-rules").iterdir())) == 2 * 4
+
+
+def test_uploads_that_nobody_completes_go_likewise(tmp_path: Path) -> None:
+    account, known = "900000000004", {"Bucket": "unfinished", "Key": "data/large"}
+    rule = {
+        "ID": "unfinished-uploads",
+        "Status": "Enabled",
+        "Filter": {"Prefix": ""},
+        "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 7},
+    }
+    with EmbeddedAws(tmp_path) as aws:
+        s3 = aws.access(account).client("s3")
+        s3.create_bucket(Bucket="unfinished")
+        s3.put_bucket_lifecycle_configuration(Bucket="unfinished", LifecycleConfiguration={"Rules": [rule]})
+        old, new = (s3.create_multipart_upload(**known)["UploadId"] for _ in range(2))
+        for upload in (old, new):
+            s3.upload_part(**known, UploadId=upload, PartNumber=1, Body=b"part")
+    uploads = tmp_path / "s3" / account / "unfinished" / ".uploads"
+    begun = time.time() - 8 * 24 * 3600
+    os.utime(uploads / old / "upload.json", (begun, begun))
+    with EmbeddedAws(tmp_path) as aws:
+        aws.restore()
+        assert [folder.name for folder in uploads.iterdir()] == [new]
 
 
 def test_ended_instances_are_shown_after_a_restart(tmp_path: Path, make_desk: Callable[..., Any]) -> None:

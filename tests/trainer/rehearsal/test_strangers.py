@@ -261,8 +261,8 @@ def test_the_servers_own_endpoints_ask_for_its_secret(root: Path) -> None:
 
 def test_its_files_are_its_owners_alone(root: Path) -> None:
     server = lease_server(root)
-    server.access("000000000001").client("s3").create_bucket(Bucket="private")
-    server.access("000000000001").client("s3").put_object(Bucket="private", Key="k", Body=b"x")
+    server.access().client("s3").create_bucket(Bucket="private")
+    server.access().client("s3").put_object(Bucket="private", Key="k", Body=b"x")
     open_to_others = [path for path in (root, *root.rglob("*")) if path.stat().st_mode & 0o077]
     assert open_to_others == []
     assert stop_server(root)
@@ -333,7 +333,7 @@ def test_another_user_of_this_machine_gets_nothing(
     root: Path, make_desk: Callable[..., Any], wait_until: Callable[..., None]
 ) -> None:
     server = lease_server(root)
-    access = server.access("000000000001")
+    access = server.access()
     access.client("s3").create_bucket(Bucket="models")
     user_data = b"#!/bin/sh\necho $$ > $MAYFLY_ROOT/pid\nsleep 600\n"
     instance_id = make_desk(access, user_data=user_data).launched()

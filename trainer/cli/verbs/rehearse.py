@@ -18,7 +18,7 @@ from trainer.base import environment
 from trainer.base.errors import ConfigError, UsageError
 from trainer.cli.output import say, say_json
 from trainer.rehearsal import home
-from trainer.rehearsal.client import ACCOUNT, default_root, lease_server, rehearsal, stop_server
+from trainer.rehearsal.client import default_root, lease_server, rehearsal, stop_server
 from trainer.rehearsal.leases import shell_of_our_output
 from trainer.rehearsal.pulumi_apply import settings_in
 
@@ -38,8 +38,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"stopped": ended}) if args.json else said)
         return 0
     server = lease_server(root, holder=shell_of_our_output())  # it ends with the shell
-    server.apply_program(ACCOUNT)
-    access = server.access(ACCOUNT)
+    server.apply_program()
+    access = server.access()
     variables = {
         "AWS_ENDPOINT_URL": access.endpoint_url or "",
         "AWS_ACCESS_KEY_ID": access.access_key or "",
