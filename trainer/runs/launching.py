@@ -46,6 +46,9 @@ SHORTEST_ATTEMPT = timedelta(seconds=5)
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=4), timedelta(seconds=30)
 # Between two walks over a full ladder. Longer than the memory of full pools would waste what it forgot.
 FIRST_WAIT, LONGEST_WAIT = timedelta(seconds=30), FULL_FOR
+# Calls of an attempt that waits, about: the record keeps each in 800 bytes, is written anew with each, and
+# has room for five such attempts. Walks over a long ladder are further apart where the wait is long.
+MOST_TRIES = 3_000
 _NOTHING = 1e-9  # of a budget or a default that is used up: 0 would mean that there is none
 MOST_CALLS = 2  # under one token: the call and, after an unclear answer, its replay
 # How long one rung is asked again under new tokens. Roles arrive within a minute (AWS reference 3.3,
@@ -289,7 +292,8 @@ def _queued(record: RunRecord, last: Launch, now: datetime) -> RunRecord | None:
     if not full or now >= queue.until:
         return None
     pause = pause_after(queue.walks, last.token, first=FIRST_WAIT, longest=LONGEST_WAIT)
-    next_at = min(now + pause, queue.until)
+    least = timedelta(seconds=record.queue_seconds * len(record.ladder) / MOST_TRIES)
+    next_at = min(now + max(pause, least), queue.until)
     following = replace(queue, next_at=next_at, first=len(attempt.launches), walks=queue.walks + 1)
     waiting = replace(
         record,

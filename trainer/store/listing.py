@@ -6,12 +6,14 @@ without a receipt S3 is listed. Production models have no receipt: the objects t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +22,7 @@ from trainer.base.errors import ConfigError, DataError, TrainerError, UsageError
 from trainer.base.files import whole_file
 from trainer.base.instants import from_iso
 from trainer.job.model_names import MODEL_SUFFIX, is_model_file, read_name
-from trainer.runs.keys import NodeKeys
+from trainer.runs.keys import NodeKeys, of_experiment
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.record import RunRecord
 from trainer.runs.reports import MOST_LISTED, MOST_MODELS
@@ -32,6 +34,7 @@ from trainer.store.production import PRODUCTION, production_name
 
 MOST_MODEL_BYTES = 8 * 2**30  # of a model that is downloaded
 FETCHED_AT_ONCE = 8
+_WHOLE_ID = re.compile(r"\d{8}-\d{6}-[\w.-]+", re.ASCII)  # as `runs.record.new_run_id` makes one
 
 # Of a model's object, to read its card: about 10 KB; a longer header costs a second request.
 FIRST_BYTES = 256 * 1024
@@ -97,11 +100,16 @@ def list_models(objects: Objects) -> Listing:
         if production_name(item.key)
     ]
     problems: dict[str, TrainerError] = {}
-    for run_id in reversed(run_ids(objects)):
+
+    def of_run(run_id: str) -> list[Model]:
         try:
-            models += sorted(models_of_run(objects, run_id), key=lambda model: model.name)
+            return sorted(models_of_run(objects, run_id), key=lambda model: model.name)
         except TrainerError as error:
             problems[run_id] = error
+            return []
+
+    with ThreadPoolExecutor(max_workers=FETCHED_AT_ONCE) as pool:
+        models += chain.from_iterable(pool.map(of_run, reversed(run_ids(objects))))
     # A receipt names what its run made, also what has expired or was deleted since.
     there = {item.key for item in objects.list(prefix="models/")}
     judged = {model.sha256: model.judgement for model in models if model.judgement}
@@ -148,6 +156,8 @@ def find_model(objects: Objects, name_or_key: str, *, stage: str = "") -> Model:
     RUN is any name that `find_run` takes. Raises UsageError if there is none, only in unfinished runs, or in
     production under several groups.
     """
+    if stage != "production" and (model := _of_named_run(objects, name_or_key)):
+        return model
     models = [model for model in list_models(objects).models if stage in ("", model.stage)]
     names = {name: model for model in reversed(models) for name in (model.key, model.full_name)}
     run, slash, name = name_or_key.partition("/")
@@ -169,6 +179,21 @@ def find_model(objects: Objects, name_or_key: str, *, stage: str = "") -> Model:
         )
     hint = nearest(name_or_key, {model.name for model in models}) or "mayfly models list shows them."
     raise UsageError(f"no model '{name_or_key}' in the bucket", do=hint)
+
+
+def _of_named_run(objects: Objects, name_or_key: str) -> Model | None:
+    """Return the model of an experiment's key, or of RUN/NAME with a run's whole id, without a look at other
+    runs; None if that is not enough.
+    """
+    of_key = of_experiment(name_or_key)
+    run_id, slash, _ = (of_key[0], "/", "") if of_key else name_or_key.partition("/")
+    if not slash or not _WHOLE_ID.fullmatch(run_id):
+        return None
+    with suppress(TrainerError):
+        for model in models_of_run(objects, run_id):
+            if name_or_key in (model.key, model.full_name) and objects.head(key=model.key) is not None:
+                return model
+    return None
 
 
 def side_of(objects: Objects, name: str) -> Side:

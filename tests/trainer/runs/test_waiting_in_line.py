@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.records import DEADLINE, at, only_store, starting
+from tests.records import DEADLINE, at, only_store, rung, starting
 from tests.trainer.runs.test_launching import G_QUOTA, SWEEP, refused
 from tests.trainer.runs.test_launching import ladder as ladder
 from trainer.base.strict_json import Unsound
@@ -17,6 +17,7 @@ from trainer.runs.launching import FIRST_WAIT
 from trainer.runs.observation import Observation
 from trainer.runs.reconcile import reconcile
 from trainer.runs.record_json import record_from_json, to_json
+from trainer.runs.recovery import MOST_LOST
 
 FULL = "InsufficientInstanceCapacity"
 HOUR = 3600.0
@@ -69,6 +70,24 @@ def test_a_wait_survives_its_record():
     beyond = replace(waiting.attempt.queue, first=3)
     with pytest.raises(Unsound, match="an invalid waiting line"):
         record_from_json(to_json(replace(waiting, attempts=(replace(waiting.attempt, queue=beyond),))))
+
+
+def test_five_long_waits_over_a_long_ladder_fit_into_a_record():
+    """Each try stays in it: a record that is too large could not be read, and its machine not be followed."""
+    rungs, queue_seconds = tuple(rung(f"g5.{number}xlarge") for number in range(72)), 12 * HOUR
+    walk = [refused(FULL, number, error_message="m" * 300) for number in range(len(rungs))]
+    record = starting(*walk, ladder=rungs, queue_seconds=queue_seconds)
+    waiting = only_store(reconcile(record, Observation(), at(10)))
+    queue = replace(waiting.attempt.queue, walks=9, first=0)  # its pauses are the longest
+    record = replace(waiting, attempts=(replace(waiting.attempt, queue=queue),))
+    pause = only_store(reconcile(record, Observation(), at(10))).attempt.queue.next_at - at(10)
+    walks = int(timedelta(seconds=queue_seconds) / pause) + 2
+    every = [
+        replace(launch, token=f"{number:035d}{one:05d}")
+        for number in range(walks * MOST_LOST)
+        for one, launch in enumerate(walk)
+    ]
+    record_from_json(to_json(starting(*every, ladder=rungs, queue_seconds=queue_seconds)))
 
 
 def test_a_wait_ends_at_its_timeout_with_pools_and_tries():

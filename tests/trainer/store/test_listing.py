@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import product
@@ -13,7 +14,8 @@ import pytest
 from tests.records import created, piece
 from trainer.base.errors import ConfigError, UsageError
 from trainer.runs.attempts import Attempt
-from trainer.runs.store import create_record
+from trainer.runs.store import create_record, run_ids
+from trainer.store import listing
 from trainer.store.listing import fetch_models, find_model, list_models, models_of_run, save_model
 
 CLOSED_RUN = "20261120-120000-crypto-k3v9"
@@ -35,6 +37,37 @@ def test_a_model_is_found_by_name_key_and_run(account):
         assert find_model(account, name).key == KEY
     with pytest.raises(UsageError, match="Did you mean lstm_BTC-USD_1m"):
         find_model(account, "lstm_BTCUSD_1m")
+
+
+def test_a_model_of_a_named_run_is_found_without_the_others(account, monkeypatch):
+    """A bucket of years has thousands of runs."""
+    closed_again(account, "20261121-120000-crypto-next")
+    read, asked = listing.models_of_run, []
+
+    def models_of(objects, run_id):
+        asked.append(run_id)
+        return read(objects, run_id)
+
+    monkeypatch.setattr(listing, "models_of_run", models_of)
+    for name in (KEY, f"{CLOSED_RUN}/lstm_BTC-USD_1m"):
+        assert find_model(account, name).key == KEY
+    assert set(asked) == {CLOSED_RUN}
+    with pytest.raises(UsageError):
+        find_model(account, f"{CLOSED_RUN}/lstm_BTC-USD_1m", stage="production")
+
+
+def test_receipts_of_many_runs_are_read_at_once(account, monkeypatch):
+    for number in range(3):
+        closed_again(account, f"20261121-12000{number}-crypto-next")
+    read, together = listing.models_of_run, threading.Barrier(len(run_ids(account)), timeout=20)
+
+    def models_of(objects, run_id):
+        together.wait()
+        return read(objects, run_id)
+
+    monkeypatch.setattr(listing, "models_of_run", models_of)
+    runs = [model.run_id for model in list_models(account).models]
+    assert len(runs) == 4 and runs == sorted(runs, reverse=True)
 
 
 def closed_again(account, run_id, state="done"):

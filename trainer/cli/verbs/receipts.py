@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import webbrowser
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -21,6 +22,7 @@ from trainer.cli.views.table import FittedTable
 from trainer.control.cloud import AwsCloud, Cloud
 from trainer.control.report import report_of
 from trainer.control.settle import settle_run, settle_unwatched
+from trainer.launch.known_times import RECEIPTS_AT_ONCE
 from trainer.runs.receipt import Receipt
 from trainer.runs.receipt_sums import CostSum, summed
 from trainer.runs.record import RunRecord
@@ -50,13 +52,16 @@ def run(arguments: argparse.Namespace) -> int:
             say_json(receipt) if arguments.json else show(view)
             return 0
         problems = settle_unwatched(access, outputs).problems
-        receipts: list[Receipt] = []
-        for run_id in run_ids(cloud.objects):
+
+        def read(run_id: str) -> Receipt | None:
             try:
-                receipt = read_receipt(cloud.objects, run_id)
-                receipts += [receipt] if receipt else []
+                return read_receipt(cloud.objects, run_id)
             except UnreadableReceipt as error:
                 problems[run_id] = error
+                return None
+
+        with ThreadPoolExecutor(RECEIPTS_AT_ONCE) as pool:
+            receipts = list(filter(None, pool.map(read, run_ids(cloud.objects))))
     unread = {run_id: error.as_dict() for run_id, error in problems.items()}
     sums = summed(receipts, arguments.by) if arguments.by else []
     if arguments.json:
