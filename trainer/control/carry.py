@@ -231,9 +231,13 @@ def _candidates(objects: Objects, before: RunRecord, left: Observation) -> list[
 def _joined(
     objects: Objects, before: RunRecord, left: Observation, began: Sequence[Candidate]
 ) -> Iterator[Candidate]:
-    """Yield the newest snapshots that verify of several nodes as one, if there are any: of a piece the files
-    of the node that came furthest with it, of one model the parts of all nodes, and what no node has of the
-    attempt's start. What a start file can't hold beside the rest is left out.
+    """Yield one candidate made of each node's newest snapshot that verifies, if there is any.
+
+    - A piece: the files of the node that came furthest with it.
+    - One model of all nodes: the parts of all of them.
+    - What no node has: what the attempt began with.
+
+    A folder that a start file can't hold beside the others is left out.
     """
     newest = [next(_whole(objects, _snapshots(objects, keys)), ((), ())) for keys in before.nodes]
     candidates = [*newest, *_whole(objects, iter(began))]

@@ -80,8 +80,8 @@ def observe(cloud: Cloud, record: RunRecord, *, may_start: bool = True) -> Obser
 def left_behind(objects: Objects, record: RunRecord, seen: Observation | None = None) -> Observation:
     """Return what the record's last attempt left in S3, and the start file with what earlier ones did.
 
-    Of its result, which is read unless this look has `seen` it, the models count that S3 has as reported. An
-    attempt without a start file has launched nothing: then the one before it counts.
+    The result is read unless this look has `seen` it; then only models that S3 holds as reported count. An
+    attempt without a start file has launched nothing: the one before it counts.
     """
     start = _start(objects, record)
     if start is None and record.attempt is not None and record.attempt.number > 1:

@@ -219,7 +219,7 @@ def seconds(record: RunRecord, observed: Observation, now: datetime | None = Non
     ends the current phase of an open run.
     """
     ends = [seen.terminated_at for seen in record.instances if seen.terminated_at]
-    is_over = record.outcome is not None and len(ends) == len(record.instances)
+    is_over = record.state in ("ending", "closed") and len(ends) == len(record.instances)
     last = max(ends, default=None) if is_over else None  # an open run may have lost an earlier instance
     finished = last or record.closed_at or now or record.ending_at or record.created_at
     attempt = record.attempt

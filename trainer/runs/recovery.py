@@ -102,8 +102,8 @@ def taken_over(record: RunRecord, observed: Observation, now: datetime) -> Store
 
 
 def without_a_machine(record: RunRecord, observed: Observation) -> Ending | None:
-    """Return the end of a run of which earlier attempts, or the run that it continues, left no piece to
-    begin; None if it needs another machine.
+    """Return the end of a run whose pieces are all finished or failed, by earlier attempts or by the run that
+    it continues; None if it needs another machine.
     """
     pieces, start = {piece.piece for piece in record.pieces}, observed.start
     earlier = bool(record.lost or record.parent)

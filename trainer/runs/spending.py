@@ -37,8 +37,8 @@ def spent(record: RunRecord, observed: Observation, now: datetime | None) -> tup
 
 
 def _unseen(record: RunRecord) -> Iterator[tuple[Rung, float]]:
-    """Yield rung and seconds, of all nodes, of instances that can have lived unseen: of calls without an
-    answer, for which nobody looked before AWS can have forgotten them.
+    """Yield rung and seconds (of all nodes) of instances that may have lived unseen: of unanswered calls that
+    were given up only after AWS may have forgotten an ended instance.
     """
     for launch in (one for attempt in record.attempts for one in attempt.launches):
         if launch.given_up_at is not None and launch.given_up_at > launch.last_call_at + FORGOTTEN_AFTER:

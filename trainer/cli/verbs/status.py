@@ -9,6 +9,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +17,7 @@ from rich.console import RenderableType
 
 from trainer.attach.keys import forget_ended
 from trainer.aws.stack import read_stack
-from trainer.base.errors import TrainerError, UsageError
+from trainer.base.errors import ConnectionFailed, EmbeddedAwsGone, TrainerError, UsageError
 from trainer.base.instants import from_iso, iso
 from trainer.cli.connect import connected, named_run
 from trainer.cli.output import duration, money, piece_noun, pieces_counted, say, say_json, warn
@@ -126,13 +127,22 @@ def _events(cloud: Cloud, run_id: str, *, as_json: bool) -> int:
 
 def _followed(cloud: Cloud, run_id: str, *, seconds: float) -> dict[str, Any]:
     """Show a run's progress until it has ended, as its launch does, with the use of its hardware: below the
-    picture on a terminal, elsewhere with each new sample. Return it as it ended.
+    picture on a terminal, elsewhere with each new sample. Return it as it ended. After the first look, errors
+    of the network are printed, and it goes on.
     """
     console, last = Console(), None
+    progress: RunProgress | None = None
     watch = Watch(console, None, below=lambda progress: _use(progress, cloud.now()))
     try:
-        while (settled := settle_run(cloud, run_id)).receipt is None:
-            progress = progress_of(settled.look, cloud.now(), settled.look.error)
+        while True:
+            try:
+                if (settled := settle_run(cloud, run_id)).receipt is not None:
+                    return _of_receipt(settled.receipt)
+                progress = progress_of(settled.look, cloud.now(), settled.look.error)
+            except ConnectionFailed as error:
+                if progress is None or isinstance(error, EmbeddedAwsGone):
+                    raise
+                progress = replace(progress, last_error=str(error))
             watch.on_event(progress)
             if not console.live and progress.sample != last:
                 last = progress.sample
@@ -141,7 +151,6 @@ def _followed(cloud: Cloud, run_id: str, *, seconds: float) -> dict[str, Any]:
             time.sleep(seconds)
     finally:
         console.close()
-    return _of_receipt(settled.receipt)
 
 
 def _use(progress: RunProgress, now: datetime) -> list[RenderableType]:

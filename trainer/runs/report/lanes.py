@@ -20,8 +20,8 @@ _OF_NODES = {"stage": "stage", "train": "train", "upload": "upload", "end": "ter
 
 
 def lanes(record: RunRecord, reports: Reports) -> dict[str, Any]:
-    """Return as `lanes` one for each attempt, or for each of its nodes: phases with their begin and end, in
-    seconds since 1970, and how it ended; of too many the newest, and as `lanes_left_out` how many more.
+    """Return `lanes`, one for each attempt or each of its nodes: its phases (name, begin and end in seconds
+    since 1970) and how it ended. Beyond MOST_LANES the newest are kept; `lanes_left_out` counts the others.
     """
     made = [lane for attempt in record.attempts for lane in _of_attempt(record, attempt, reports)]
     return {"lanes": made[-MOST_LANES:], "lanes_left_out": max(0, len(made) - MOST_LANES)}

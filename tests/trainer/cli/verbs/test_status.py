@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,10 +15,14 @@ from tests.trainer.cli.views.test_progress import TRAIN
 from tests.trainer.cli.views.test_watch import NOW
 from trainer.aws.folder_bucket import FolderBucket
 from trainer.aws.objects import S3Objects
+from trainer.base.errors import ConnectionFailed
 from trainer.cli.main import main
+from trainer.cli.verbs import status
 from trainer.cli.verbs.receipts import _made
-from trainer.cli.verbs.status import _detail, _done, _of_progress, _pieces
+from trainer.cli.verbs.status import _detail, _done, _followed, _of_progress, _pieces
 from trainer.cli.views.drawing import drawn
+from trainer.control.progress import Step
+from trainer.control.settle import Settled
 from trainer.runs.attempts import Attempt
 from trainer.runs.index import begin_run, read_index, take_out
 from trainer.runs.observation import Observation
@@ -93,3 +98,26 @@ def test_an_attached_command_has_told_the_end(words, shown, tmp_path, capsys):
     assert main([*words, "--local", str(tmp_path)]) == 0
     assert "it failed" in capsys.readouterr().out
     assert (RUN not in read_index(objects).untold) == shown
+
+
+def test_a_followed_run_outlasts_errors_of_the_network(monkeypatch, capsys):
+    """As its launch does: only the first look has to succeed."""
+    look = Step(record=make_record(), observed=Observation(), actions=(), moved=False)
+    open_run = Settled(run_id=RUN, look=look, receipt=None)
+    receipt = make_receipt(make_record().ended("done", None, NOON), Observation(models=()))
+    failure = ConnectionFailed("cannot read run.json", why="EndpointConnectionError")
+    looks = iter([open_run, failure, failure, replace(open_run, receipt=receipt)])
+
+    def settle_run(cloud, run_id):
+        found = next(looks)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(status, "settle_run", settle_run)
+    cloud = SimpleNamespace(now=lambda: NOON)
+    assert _followed(cloud, RUN, seconds=0.0)["state"] == "done"
+    assert capsys.readouterr().err.count("AWS: cannot read run.json") == 1
+    looks = iter([failure])
+    with pytest.raises(ConnectionFailed):
+        _followed(cloud, RUN, seconds=0.0)
