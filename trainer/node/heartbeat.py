@@ -16,7 +16,7 @@ from functools import partial
 from trainer.base.errors import TrainingFailed
 from trainer.base.files import read_block
 from trainer.base.instants import utc_now
-from trainer.base.silence import HALF_MORE
+from trainer.base.silence import DEAF_SECONDS, HALF_MORE
 from trainer.node import report
 from trainer.node.shared import Node
 from trainer.node.uplink import Parts
@@ -70,7 +70,16 @@ class HeartbeatThread:
                 parts_due = time.monotonic() + PARTS_SECONDS
                 for parts in self._parts:
                     parts.send(go_on=self._goes_on)
-            self._ended.wait(HEARTBEAT_SECONDS)
+            self._wait()
+
+    def _wait(self) -> None:
+        """Wait for the next heartbeat. A machine that slept meanwhile, or an agent that was stopped together
+        with its command, did not stand still for that time.
+        """
+        began = utc_now()
+        self._ended.wait(HEARTBEAT_SECONDS)
+        if (utc_now() - began).total_seconds() > DEAF_SECONDS:
+            self._node.moved()
 
     def _goes_on(self) -> bool:
         """Return whether the `with` lasts, after a heartbeat if one is due: many parts over a slow line

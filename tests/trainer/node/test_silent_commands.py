@@ -18,7 +18,7 @@ from tests.processes import alive
 from trainer.base.errors import TrainingFailed
 from trainer.base.instants import utc_now
 from trainer.cluster.waiting import OwnPieces
-from trainer.node import command_run, piece_run
+from trainer.node import command_run, heartbeat, piece_run
 from trainer.node.heartbeat import HeartbeatThread
 from trainer.node.report import lease
 from trainer.runs.lease import read_lease
@@ -142,3 +142,20 @@ def test_the_heartbeat_gives_up_a_node_that_stands_still(node, caplog):
     thread._look_at_progress()
     assert node.failure and "test_silent_commands.py" in caplog.text
     assert "no progress for 1351 s in its phase boot" in node.failure.what
+
+
+def test_a_laptop_that_slept_is_not_given_up(node, monkeypatch):
+    """Its command stood still with it; the first heartbeat may come before the command's next sign."""
+    thread = HeartbeatThread(node, lambda offset, most: b"")
+    node.moved()
+    clock = [utc_now()]
+    monkeypatch.setattr(heartbeat, "utc_now", lambda: clock[0])
+    monkeypatch.setattr("trainer.node.shared.utc_now", lambda: clock[0])
+
+    def sleep(seconds: float) -> None:
+        clock[0] += timedelta(hours=8)
+
+    monkeypatch.setattr(thread._ended, "wait", sleep)
+    thread._wait()
+    thread._look_at_progress()
+    assert not node.stop_reason
