@@ -39,7 +39,8 @@ class _Refused(Exception):
 class _Told:
     """An announced file and its card, by their paths in OUT."""
 
-    event: Mapping[str, Any]
+    entry: dict[str, Any]  # of the result
+    kept: bool = False  # from before the training was restarted
     path: str  # empty: only the card is sent
     card: str
     sha256: str
@@ -65,12 +66,16 @@ class Announced:
     def add(self, event: Mapping[str, Any]) -> None:
         """Take in an event. Raises ValueError, KeyError or TypeError if it announces no file that can be."""
         if self._kind == "models" and event["event"] == "model_done":
-            card = str(PurePosixPath(event["file"]).with_suffix(".json"))
-            self._new.put(_Told(event=event, path=event["file"], card=card, sha256=event["sha256"]))
+            path, card = event["file"], str(PurePosixPath(event["file"]).with_suffix(".json"))
+            entry = {**identity_of(event), **{key: event[key] for key in ("family", "sha256", "metrics")}}
+            entry |= {"target": event.get("target", ""), "key": f"{self._prefix}{path}"}
+            kept = bool(event.get("kept"))
+            self._new.put(_Told(entry=entry, kept=kept, path=path, card=card, sha256=event["sha256"]))
         elif self._kind == "candles" and event["event"] == "file":
             path, card = f"files/{event['file']}", f"index/{event['sha256']}.json"
+            entry = {key: event[key] for key in ("file", "sha256", "bytes", "added")}
             path = path if event["added"] else ""
-            self._new.put(_Told(event=event, path=path, card=card, sha256=event["sha256"]))
+            self._new.put(_Told(entry=entry, path=path, card=card, sha256=event["sha256"]))
 
     def send(self) -> None:
         """Send the files that wait, up to the first that S3 refuses: a call may take minutes then."""
@@ -103,13 +108,13 @@ class Announced:
 
     def _lose(self, file: _Told, reason: str) -> None:
         if self._kind == "models":
-            self._node.status.failed.append({**identity_of(file.event), "reason": reason})
+            self._node.status.failed.append({**identity_of(file.entry), "reason": reason})
         else:
-            self.lost.append(f"{file.event['file']}: {reason.removeprefix('trained, but ')}")
+            self.lost.append(f"{file.entry['file']}: {reason.removeprefix('trained, but ')}")
 
     def _upload(self, file: _Told) -> None:
         """Send a file and its card, and report it. Raises TrainingFailed for other bytes than announced."""
-        event, status, version, uplink = file.event, self._node.status, "", self._node.uplink
+        status, version, uplink = self._node.status, "", self._node.uplink
         key = f"{self._prefix}{file.path}"
         with self._open(file.card) as opened:
             card = opened.read(MOST_CARD_BYTES)
@@ -123,15 +128,12 @@ class Announced:
         if not uplink.try_send(f"{self._prefix}{file.card}", card):
             raise _Refused(f"{file.card} was refused")
         if self._kind == "models":
-            log.info("%s is in S3 as %s", event["model"], key)
-            named = {name: event[name] for name in ("family", "sha256", "metrics")}
-            place = {"target": event.get("target", ""), "key": key, "version_id": version}
-            piece = {**identity_of(event), **named, **place}
+            log.info("%s is in S3", key)
             # a training that was restarted tells again of what it keeps
-            if not (event.get("kept") and any(one["piece"] == piece["piece"] for one in status.models)):
-                status.models.append(piece)
+            if not (file.kept and any(one["piece"] == file.entry["piece"] for one in status.models)):
+                status.models.append({**file.entry, "version_id": version})
         else:
-            status.files.append({name: event[name] for name in ("file", "sha256", "bytes", "added")})
+            status.files.append(file.entry)
 
     def _open(self, path: str) -> IO[bytes]:
         try:

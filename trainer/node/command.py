@@ -46,7 +46,7 @@ from trainer.node.outputs import Outputs
 from trainer.node.own_user import OwnUser, close_to_others, leave_mount, make_own_user
 from trainer.node.redaction import Redaction
 from trainer.node.script_packages import install, install_optuna, install_ray, make_venv
-from trainer.node.script_ray import ray_of_script, ray_variables, serve, token_for
+from trainer.node.script_ray import RAY_TOKEN, ray_of_script, ray_variables, serve, token_for
 from trainer.node.script_search import asks_optuna, studies_of
 from trainer.node.shared import COMMAND, Node
 from trainer.node.snapshots import Snapshots
@@ -69,7 +69,6 @@ from trainer.runs.start_file import StartFile
 
 log = logging.getLogger("trainer.node")
 CARRIED_FILE = "carried.json"  # in GIVEN: what was fetched of other nodes' models
-TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"  # Ray reads the nodes' token from the file that it names
 
 
 class CommandFolders:
@@ -171,7 +170,7 @@ def _run(node: Node, manifest: Manifest, folders: CommandFolders, start: StartFi
             variables = environment.for_script(variables, path=programs)
         else:
             if node.cluster:
-                variables[TOKEN_PATH] = str(node.token_file)
+                variables[RAY_TOKEN] = str(node.token_file)
             variables = environment.for_program(variables, profiles=folders.given / "gpu_profiles.json")
         return words_of(command, {**of_agent, **contract}), variables
 

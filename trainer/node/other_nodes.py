@@ -199,6 +199,6 @@ class Fetches:
 
         self._pool.submit(fetch)
 
-    def close(self, *, wait: bool = False) -> None:
-        """Fetch nothing more; or `wait` for what is being fetched."""
-        self._pool.shutdown(wait=wait, cancel_futures=not wait)
+    def close(self) -> None:
+        """Fetch nothing more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -23,6 +23,7 @@ from trainer.node.command_process import CommandProcess
 from trainer.node.command_work import CommandWork, PieceToRun
 from trainer.node.events import BestMetric, CommandEvents, StepRate
 from trainer.node.inside import remove_folder
+from trainer.node.script_ray import RAY_TOKEN
 from trainer.runs.manifest import ManifestPiece
 
 log = logging.getLogger("trainer.node")
@@ -203,6 +204,8 @@ class PieceRun:
     def _start(self) -> bool:
         """Start the command; return whether this machine can run it."""
         work, piece = self._work, self.piece
+        # Else all processes of its user are its own, and end with it.
+        others = work.several or work.own_user is None or RAY_TOKEN in self._variables
         try:
             process = CommandProcess(
                 self._words,
@@ -213,7 +216,7 @@ class PieceRun:
                 redaction=work.node.redaction,
                 name=piece.title if work.several else "",
                 share=work.log_share,
-                mark=f"MAYFLY_EVENTS={piece.events}" if work.several or work.own_user is None else "",
+                mark=f"MAYFLY_EVENTS={piece.events}" if others else "",
             )
         except TrainingFailed as error:
             self._fail(error, error.what)

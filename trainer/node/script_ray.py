@@ -25,7 +25,7 @@ from trainer.node.own_user import OwnUser
 from trainer.node.shared import Node
 
 log = logging.getLogger("trainer.node")
-RAY_TOKEN = "RAY_AUTH_TOKEN_PATH"
+RAY_TOKEN = "RAY_AUTH_TOKEN_PATH"  # Ray reads the nodes' token from the file that it names
 START_SECONDS = 600.0  # within which the head's Ray answers
 POLL_SECONDS = 0.5
 LOOK_SECONDS = 5.0  # between two looks at the head's Ray

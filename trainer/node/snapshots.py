@@ -315,6 +315,8 @@ class Snapshots:
     def _send_pack(self, contents: Mapping[str, tuple[str, int]]) -> None:
         """Send small files as one object."""
         pack, offsets = io.BytesIO(), dict[str, int]()
+        if len(contents) > 1:  # else it may have the hash of a file that joins them, and no two objects may
+            pack.write(b"\0")
         for sha256, (path, size) in contents.items():
             try:
                 with open_inside(self._folder, path) as body:

@@ -178,6 +178,28 @@ def test_a_failed_model_and_a_spoilt_one_leave_their_neighbour_uploaded(node: No
     assert reasons.keys() == {"A", "B"} and reasons["B"] == "killed twice"
 
 
+HALF_TOLD = f"""
+import hashlib
+sha256 = hashlib.sha256(b"x").hexdigest()
+for folder in ("files", "index"):
+    os.mkdir(f"{{out}}/{{folder}}")
+for name in ("m.safetensors", "files/a.csv"):
+    open(f"{{out}}/{{name}}", "w").write("x")
+for name in ("m.json", f"index/{{sha256}}.json"):
+    open(f"{{out}}/{{name}}", "w").write("{{}}")
+tell({{"event": "started", "models": [{MODEL!r}]}})
+tell({{"event": "model_done", "file": "m.safetensors", "sha256": sha256, **{MODEL!r}}})
+tell({{"event": "model_done", "file": "m.safetensors", "sha256": sha256, "family": "x", "metrics": {{}}}})
+tell({{"event": "file", "file": "a.csv", "sha256": sha256, "added": True}})
+"""
+
+
+@pytest.mark.parametrize("name", ["train", "prepare"])
+def test_a_file_that_is_half_told_is_not_sent(node: Node, run: Run, name: str, caplog: Any) -> None:
+    read = reported(node, run(name, HALF_TOLD))
+    assert read.models == read.files == () and "lines of its events could not be read" in caplog.text
+
+
 def test_a_killed_training_says_so(node: Node, run: Run) -> None:
     failed = run("train", "os.kill(os.getpid(), signal.SIGKILL)")
     assert failed is not None and failed.exit_code == 100

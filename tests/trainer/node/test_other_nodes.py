@@ -128,7 +128,7 @@ def test_a_training_reads_the_answers_in_a_file(node, tmp_path):
     fetches = Fetches(others_of(node, tmp_path / "ours"), answers=tmp_path / "carried.json")
     for model in ("m", "n"):
         fetches.answer({"event": "taken_over", "model": model, "node": 1}, {})
-    fetches.close(wait=True)
+    fetches._pool.shutdown()
     assert json.loads((tmp_path / "carried.json").read_text()) == {
         "m": {"left": CHECKPOINT, "ended": []},
         "n": {"left": NOTHING, "ended": []},
@@ -149,7 +149,7 @@ def test_a_study_comes_with_the_ends_and_the_checkpoints_of_its_trials(node, tmp
     fetches = Fetches(others_of(node, ours), answers=path)
     trials = {"m t1": "m_t1", "m t2": "m_t2", "m t3": "m_t3"}
     fetches.answer({"event": "taken_over", "model": "m", "node": 1}, trials)
-    fetches.close(wait=True)
+    fetches._pool.shutdown()
     assert [str(one.relative_to(ours)) for one in ours.rglob("data")] == ["m_t2/1/data"], "t1 has ended"
     carried = Carried(path, lambda event: None, search=SearchSettings(over={"train.ema": [0.0, 0.9]}))
     study = piece("A", name="m")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.nodes import bundle, listed, node, start, started_by
+from tests.nodes import bundle, listed, node, own_user, start, started_by
 from trainer.base.cluster import Cluster
 from trainer.base.errors import Stopped, UsageError
 from trainer.job.reading import job_from
@@ -18,7 +20,7 @@ from trainer.node import command as module
 from trainer.node import script_ray
 from trainer.runs.store import start_key
 
-__all__ = ["bundle", "node", "start"]  # fixtures
+__all__ = ["bundle", "node", "own_user", "start"]  # fixtures
 IDS, ADDRESSES = ("i-1", "i-2"), ("10.0.0.4", "10.0.0.9")
 SCRIPT = {"name": "s", "script": {"command": "sh run.sh", "ray": True}, "machine": {"max_duration": "1h"}}
 
@@ -55,6 +57,28 @@ def test_the_script_runs_on_the_first_node_with_ray(node, start, served, monkeyp
     assert (len(served), served[0]["RAY_ADDRESS"]) == (1, "10.0.0.4:6380")
     (token,) = node.work.rglob("ray-token")
     assert token.stat().st_mode & 0o777 == 0o600 and token.read_text() == "0a" * 32
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="Ray and the script have a user of their own")
+def test_a_script_that_is_started_again_finds_its_ray(node, own_user, start, monkeypatch):
+    @contextmanager
+    def pretended(node: Any, variables: dict[str, str], **_: Any) -> Iterator[Any]:
+        with subprocess.Popen(["sleep", "1000"], user=own_user.uid) as ray:
+            (node.work / "command" / "checkpoints" / "ray").write_text(f"{ray.pid}")
+            yield ray
+            ray.kill()
+
+    monkeypatch.setattr(module, "ray_of_script", pretended)
+    monkeypatch.setattr(module, "admit_only", lambda addresses: None)
+    monkeypatch.setattr(module, "nodes_of", lambda manifest: 2)
+    monkeypatch.setattr(module, "has_ray", lambda node, manifest: True)
+    node.uplink.s3.objects[node.status.identity.keys.token] = b"0a" * 32
+    node.uplink.s3.objects[start_key("r", 1)] = started_by("r", *IDS, addresses=ADDRESSES)
+    start("""
+[ -f again ] || { touch again; kill -KILL $$; }
+grep -q "State:.S" /proc/$(cat $MAYFLY_CHECKPOINTS/ray)/status && echo there > $MAYFLY_OUT/ray
+""")
+    assert node.status.scripts[0]["starts"] == 2 and listed(node) == {"ray": "there\n"}
 
 
 def test_the_others_only_serve(node, start, served, monkeypatch):

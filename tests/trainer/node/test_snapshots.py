@@ -216,6 +216,16 @@ def test_no_manifest_names_content_that_s3_lacks(node: Node, folder: Path) -> No
     assert snapshots.take() and held(node) == {"a": b"one"}
 
 
+def test_a_file_that_is_what_others_are_together_is_sent(node: Node, folder: Path) -> None:
+    """Such as shards that are joined: the small files of one look share an object, in the order of their names."""
+    snapshots = Snapshots(node, folder)
+    put(folder, shard1=b"first", shard2=b"second")
+    assert snapshots.take()
+    put(folder, whole=b"firstsecond")
+    assert snapshots.take() and newest(node).number == 2
+    assert held(node) == {"shard1": b"first", "shard2": b"second", "whole": b"firstsecond"}
+
+
 def test_a_manifest_is_created_once_and_a_try_has_its_own_number(node: Node, folder: Path) -> None:
     keys = node.status.identity.keys
     put(folder, a=b"one")
