@@ -101,6 +101,30 @@ class FolderBucket:
                 new.unlink(missing_ok=True)
         return {name: version.answer()[name] for name in ("ETag", "VersionId")}
 
+    def copy_object(
+        self, *, Key: str, CopySource: Mapping[str, str], IfMatch: str = "", IfNoneMatch: str = "", **_: Any
+    ) -> dict[str, Any]:
+        """Copy a version of an object."""
+        with self._failing("CopyObject"):
+            version = self.find(CopySource["Key"], CopySource.get("VersionId", ""), "", "CopyObject")
+            assert version.file is not None
+            with version.file.open("rb") as body:  # another writer may have replaced it just now
+                return self.put_object(
+                    Key=Key,
+                    Body=body,
+                    IfMatch=IfMatch,
+                    IfNoneMatch=IfNoneMatch,
+                    ChecksumSHA256=sha256_sum(version.sha256),
+                )
+
+    def delete_object(self, *, Key: str, VersionId: str = "", **_: Any) -> dict[str, Any]:
+        """Delete an object; without it, or with another version there, do nothing, as S3 does."""
+        with self._failing("DeleteObject"), self._writing():
+            for version in self.versions(Key):
+                if VersionId in ("", version.version_id):
+                    self._path(Key).unlink(missing_ok=True)
+        return {}
+
     def create_multipart_upload(
         self,
         *,
