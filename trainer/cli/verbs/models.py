@@ -311,7 +311,8 @@ def _promote(arguments: argparse.Namespace, objects: Objects) -> int:
         warn(f"{model.name} was trained on SYNTHETIC bars: it knows nothing of any market")
     from_run = f"{model.name} of run {model.run_id}"
     say(f"{from_run} is in production" if changed else f"{from_run} was in production already")
-    warn(f"to take it back: mayfly models rollback {group}/{model.name}")
+    if len(versions_of(objects, f"{group}/{model.name}")) > 1:
+        warn(f"to take it back: mayfly models rollback {group}/{model.name}")
     return 0
 
 
