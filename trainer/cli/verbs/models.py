@@ -59,6 +59,7 @@ from trainer.store.pruning import LEAST_AGE, PruneRule, plan_pruning, prune
 from trainer.store.verification import verify
 from trainer.targets.trading import effective_trials
 
+MOST_AGE_DAYS = 36_500  # a hundred years
 NO_RIGHT = (
     "It takes s3:PutObject on models/production/*, which the launcher policy does not give: ask an"
     " administrator of the stack (docs/security.md)."
@@ -107,9 +108,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _prune(arguments: argparse.Namespace, objects: Objects, retrains: Sequence[Mapping[str, Any]]) -> int:
     """List the models that a rule deletes, and what is kept; with --delete, delete them."""
-    if arguments.older_than < LEAST_AGE.days or arguments.keep < 0:
+    if not LEAST_AGE.days <= arguments.older_than <= MOST_AGE_DAYS or arguments.keep < 0:
         why = "a retrain's models are scored by other machines within hours"
-        do = f"Give --older-than {LEAST_AGE.days} or more, and --keep 0 or more."
+        do = f"Give --older-than {LEAST_AGE.days} to {MOST_AGE_DAYS:,}, and --keep 0 or more."
         raise UsageError(f"--older-than is {arguments.older_than}, --keep {arguments.keep}", why=why, do=do)
     rule = PruneRule(
         older_than=timedelta(days=arguments.older_than),
