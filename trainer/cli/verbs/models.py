@@ -15,6 +15,7 @@ from trainer.aws.stack import read_stack
 from trainer.base.arguments import check_folder
 from trainer.base.errors import PermissionDenied, TrainingFailed, UsageError
 from trainer.base.instants import iso, utc_now
+from trainer.base.text import some_of
 from trainer.cli.connect import connected
 from trainer.cli.output import say, say_json, warn
 from trainer.cli.terminal import show
@@ -215,6 +216,9 @@ def _compare(arguments: argparse.Namespace, objects: Objects) -> int:
     how reliable its probabilities are.
     """
     sides = [side_of(objects, name) for name in arguments.models]
+    for side in sides:
+        if side.gone:
+            warn(f"left out of {side.name}, expired or deleted: {some_of(side.gone, 3)}")
     if arguments.data:
         check_path(arguments.data)
         sides = _with_data(objects, sides, Path(arguments.data))
