@@ -105,7 +105,7 @@ def _below(tensors, prefix):
 def outputs(path, x, series=None, context=None):
     """Return a model's outputs for x (N, bars, features); of a model of several networks, those of each."""
     tensors, card = read(path)
-    x = scaled(x, card, torch.zeros(len(x), dtype=torch.int64) if series is None else series)
+    x = scaled(x.float(), card, torch.zeros(len(x), dtype=torch.int64) if series is None else series)
     if context is None:
         context = torch.zeros(len(x), 4, dtype=torch.int64)
     family, size = FAMILIES[card["family"]], card["architecture"]

@@ -23,8 +23,9 @@ from typing import Any, BinaryIO
 
 from trainer.aws.checksums import sha256_sum
 from trainer.aws.folder_uploads import FolderUploads, sums_of
-from trainer.base.symbols import path_flaw
+from trainer.base.symbols import MOST_PATH_BYTES, path_flaw
 
+SCRIPT_DATA = "raw/.files"  # and encoders (`launch/uploads.py`)
 _BLOCK_BYTES = 1 << 20
 _LOCK = ".lock"  # no key begins with a dot
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
@@ -101,6 +102,30 @@ class FolderBucket:
             finally:
                 new.unlink(missing_ok=True)
         return {name: version.answer()[name] for name in ("ETag", "VersionId")}
+
+    def copy_object(
+        self, *, Key: str, CopySource: Mapping[str, str], IfMatch: str = "", IfNoneMatch: str = "", **_: Any
+    ) -> dict[str, Any]:
+        """Copy a version of an object."""
+        with self._failing("CopyObject"):
+            version = self.find(CopySource["Key"], CopySource.get("VersionId", ""), "", "CopyObject")
+            assert version.file is not None
+            with version.file.open("rb") as body:  # another writer may have replaced it just now
+                return self.put_object(
+                    Key=Key,
+                    Body=body,
+                    IfMatch=IfMatch,
+                    IfNoneMatch=IfNoneMatch,
+                    ChecksumSHA256=sha256_sum(version.sha256),
+                )
+
+    def delete_object(self, *, Key: str, VersionId: str = "", **_: Any) -> dict[str, Any]:
+        """Delete an object; without it, or with another version there, do nothing, as S3 does."""
+        with self._failing("DeleteObject"), self._writing():
+            for version in self.versions(Key):
+                if VersionId in ("", version.version_id):
+                    self._path(Key).unlink(missing_ok=True)
+        return {}
 
     def create_multipart_upload(
         self,
@@ -259,13 +284,13 @@ class FolderBucket:
                 folders[:] = [name for name in folders if not name.startswith(".")]
             base = Path(here).relative_to(self.folder)
             found += [(base / name).as_posix() for name in names if not name.startswith(".")]
-        return sorted(key for key in found if key.startswith(prefix) and not _key_flaw(key))
+        return sorted(key for key in found if key.startswith(prefix) and not key_flaw(key))
 
     def _new_file(self, key: str) -> Path:
         return self._path(key).with_name(f".new-{secrets.token_hex(8)}")
 
     def _path(self, key: str) -> Path:
-        if why := _key_flaw(key):
+        if why := key_flaw(key):
             raise refusal("InvalidRequest", 400, "Object", f"{key[:80]!r}: {why}")
         return self.folder / key
 
@@ -335,9 +360,11 @@ class FolderPages:
         return [self._list(**arguments)]
 
 
-def _key_flaw(key: str) -> str:
-    """Return why a text can't be the key of an object, '' if it can."""
-    return path_flaw(key.replace("raw/.files/", "raw/files/", 1))
+def key_flaw(key: str, *, most_bytes: int = MOST_PATH_BYTES) -> str:
+    """Return why a text can't be the key of an object, '' if it can. Of names that begin with a dot that of
+    the folder of scripts' data alone can be a part.
+    """
+    return path_flaw(key.replace(f"{SCRIPT_DATA}/", "raw/files/", 1), most_bytes=most_bytes)
 
 
 def check_conditions(

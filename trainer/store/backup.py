@@ -19,12 +19,12 @@ from typing import Any
 
 from trainer.aws.access import Access, aws_error, error_code
 from trainer.aws.error_codes import NO_OBJECT
+from trainer.aws.folder_bucket import SCRIPT_DATA, key_flaw
 from trainer.aws.objects import Conflict, Objects
 from trainer.aws.transfer import CHANGED, LARGEST_OBJECT_BYTES, fetch_file, put_file
 from trainer.base.errors import ConfigError, DataError, UsageError
 from trainer.base.files import open_plain
 from trainer.base.strict_json import Unsound, read_object
-from trainer.base.symbols import path_flaw
 
 INDEX, FILES = "backup/index.json", "backup/files/"
 FORMAT = 1
@@ -199,7 +199,7 @@ def _read(objects: Objects) -> tuple[dict[str, BackedUp], str]:
         files = {}
         for row in fields.rows("files", most=MOST_FILES):
             name = row.text("file", most=MOST_PATH)
-            if why := path_flaw(name, most_bytes=MOST_PATH):
+            if why := key_flaw(name, most_bytes=MOST_PATH):
                 raise Unsound(f"{name[:120]!r} is not a path: {why}")
             files[name] = BackedUp(
                 bytes=row.whole("bytes", most=LARGEST_OBJECT_BYTES),
@@ -214,8 +214,11 @@ def _read(objects: Objects) -> tuple[dict[str, BackedUp], str]:
 
 def _plain_files(folder: Path, report: BackupReport) -> Iterator[str]:
     """Yield the paths of plain files below a folder, in order, and note skipped ones and folders that can't
-    be read; no link is followed.
+    be read; no link is followed. Of hidden folders only the one of scripts' data in a bucket is read.
     """
+
+    def is_hidden(path: Path) -> bool:
+        return path.name.startswith(".") and path != folder / SCRIPT_DATA
 
     def fail(error: OSError) -> None:
         report.failed[Path(error.filename).relative_to(folder).as_posix()] = str(error.strerror)
@@ -231,7 +234,7 @@ def _plain_files(folder: Path, report: BackupReport) -> Iterator[str]:
                 mode = path.lstat().st_mode
             except FileNotFoundError:
                 continue  # it is gone since the folder was listed
-            if name.startswith("."):
+            if is_hidden(path):
                 report.skipped[relative] = "its name begins with a dot"
             elif stat.S_ISLNK(mode):
                 report.skipped[relative] = "it is a link"
@@ -239,11 +242,11 @@ def _plain_files(folder: Path, report: BackupReport) -> Iterator[str]:
                 continue
             elif not stat.S_ISREG(mode):
                 report.skipped[relative] = "it is not a plain file"
-            elif why := path_flaw(relative, most_bytes=MOST_PATH):
+            elif why := key_flaw(relative, most_bytes=MOST_PATH):
                 report.skipped[relative] = why
             else:
                 yield relative
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in folders if not is_hidden(Path(place, name))]
 
 
 def _measure(path: Path) -> tuple[int, str]:

@@ -35,6 +35,7 @@ class Side:
     cards: tuple[Card, ...]
     dollars: float | None = None  # the high bound of its run; None if it has no receipt
     seconds: float | None = None
+    gone: tuple[str, ...] = ()  # models of the run that are not in the bucket any more
 
 
 @dataclass(frozen=True, kw_only=True)

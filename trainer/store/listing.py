@@ -21,6 +21,7 @@ from trainer.aws.objects import Objects, Stored, given
 from trainer.base.errors import ConfigError, DataError, TrainerError, UsageError, nearest
 from trainer.base.files import whole_file
 from trainer.base.instants import from_iso
+from trainer.base.text import some_of
 from trainer.job.model_names import MODEL_SUFFIX, is_model_file, read_name
 from trainer.runs.keys import NodeKeys, of_experiment
 from trainer.runs.outcome import EXIT_CODES
@@ -198,15 +199,21 @@ def _of_named_run(objects: Objects, name_or_key: str) -> Model | None:
 
 def side_of(objects: Objects, name: str) -> Side:
     """Return what a name means to a comparison: a run with the cards of all its models, or one model with its
-    card. Raises UsageError for neither.
+    card. Raises UsageError for neither, and for models that are gone.
     """
     run_id, chosen = named_models(objects, name)
     with ThreadPoolExecutor(max_workers=FETCHED_AT_ONCE) as pool:
         cards = list(pool.map(lambda one: card_of(objects, key=one.key, version_id=one.version_id), chosen))
     receipt = read_receipt(objects, chosen[0].run_id) if chosen[0].run_id else None
     spent, took = (receipt["dollars"]["spent_high"], receipt["seconds"]["total"]) if receipt else (None, None)
+    gone = [model.name for model, card in zip(chosen, cards, strict=True) if card is None]
+    if len(gone) == len(cards):
+        why = f"{some_of(gone, 3)} expired, or were deleted"
+        raise UsageError(f"{name} has no models any more", why=why, do="mayfly models list shows others.")
     known = tuple(card for card in cards if card is not None)
-    return Side(name=run_id or chosen[0].full_name, cards=known, dollars=spent, seconds=took)
+    return Side(
+        name=run_id or chosen[0].full_name, cards=known, dollars=spent, seconds=took, gone=tuple(gone)
+    )
 
 
 def named_models(objects: Objects, name: str) -> tuple[str, tuple[Model, ...]]:

@@ -141,6 +141,32 @@ def test_files_go_up_and_down_with_their_hash(access, tmp_path):
     assert not (tmp_path / "bucket/raw/y").exists() and not list((tmp_path / "bucket/raw").glob(".new-*"))
 
 
+def test_objects_are_copied_and_deleted(access):
+    objects = open_objects(access, "")
+    objects.put(key="models/experiments/a", body=b"model")
+    version = objects.head(key="models/experiments/a").version_id
+    made = {"source": "models/experiments/a", "version_id": version, "key": "models/production/main/a"}
+    objects.copy(**made, create=True, sha256=version)
+    there = objects.get(key="models/production/main/a")
+    assert (there.body, there.checksum) == (b"model", version)
+    with pytest.raises(Conflict):
+        objects.copy(**made, create=True)
+    objects.put(key="models/experiments/b", body=b"newer")
+    newer = objects.head(key="models/experiments/b").version_id
+    again = {**made, "source": "models/experiments/b", "version_id": newer}
+    with pytest.raises(Conflict):
+        objects.copy(**again, if_match=newer)
+    objects.copy(**again, if_match=there.etag)
+    assert objects.get(key=made["key"]).body == b"newer"
+    with pytest.raises(ConfigError, match="cannot copy"):
+        objects.copy(**{**again, "version_id": version}, if_match=newer)  # what was replaced is gone
+    objects.delete(key=made["key"], version_id=version)
+    assert objects.head(key=made["key"])
+    for _ in range(2):
+        objects.delete(key=made["key"], version_id=newer)
+        assert objects.head(key=made["key"]) is None
+
+
 @pytest.mark.parametrize("key", ["../out", "/etc/passwd", "runs/../../x", "runs/.hidden", "raw/.other/x"])
 def test_a_key_leads_nowhere_else(access, key):
     with pytest.raises(ClientError) as error:

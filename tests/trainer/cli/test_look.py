@@ -179,7 +179,14 @@ def test_a_pulled_log_has_no_control_characters(mayfly, account, tmp_path):
 def test_a_model_is_promoted_by_hand_and_taken_back(mayfly, account):
     code, out, err = mayfly("models", "promote", "k3v9/lstm_BTC-USD_1m")
     assert (code, out) == (0, f"lstm_BTC-USD_1m of run {CLOSED_RUN} is in production\n")
+    assert "rollback" not in err  # there is nothing to go back to
+    assert mayfly("models", "rollback", "lstm_BTC-USD_1m")[0] == 2
+    account.put(key="models/production/main/lstm_BTC-USD_1m.safetensors", body=b"another")
+    err = mayfly("models", "promote", "k3v9/lstm_BTC-USD_1m")[2]
     assert err.endswith("to take it back: mayfly models rollback main/lstm_BTC-USD_1m\n")
+    assert mayfly("models", "rollback", "main/lstm_BTC-USD_1m")[0] == 0
+    assert account.get(key="models/production/main/lstm_BTC-USD_1m.safetensors").body == b"another"
+    mayfly("models", "promote", "k3v9/lstm_BTC-USD_1m")
     told = mayfly("models", "promote", "lstm_BTC-USD_1m", "--json")[1]
     assert (told["promoted"], told["run_id"], told["name"]) == (False, CLOSED_RUN, "main/lstm_BTC-USD_1m")
     assert mayfly("models", "production", "--json")[1]["production"][0]["version_id"] == told["version_id"]

@@ -16,7 +16,14 @@ from trainer.base.errors import ConfigError, UsageError
 from trainer.runs.attempts import Attempt
 from trainer.runs.store import create_record, run_ids
 from trainer.store import listing
-from trainer.store.listing import fetch_models, find_model, list_models, models_of_run, save_model
+from trainer.store.listing import (
+    fetch_models,
+    find_model,
+    list_models,
+    models_of_run,
+    save_model,
+    side_of,
+)
 
 CLOSED_RUN = "20261120-120000-crypto-k3v9"
 KEY = f"models/experiments/AROA1:i-1/{CLOSED_RUN}/1/lstm_BTC-USD_1m.safetensors"
@@ -84,6 +91,17 @@ def test_a_model_that_is_gone_is_not_listed(account):
     account.delete(key=KEY, version_id=account.head(key=KEY).version_id)
     assert list_models(account).models == ()
     assert [model.key for model in models_of_run(account, CLOSED_RUN)] == [KEY]
+    with pytest.raises(UsageError, match="has no models any more .lstm_BTC-USD_1m expired, or were deleted"):
+        side_of(account, CLOSED_RUN)
+
+
+def test_a_comparison_says_which_models_of_a_run_are_gone(account):
+    receipt = json.loads(account.get(key=f"runs/{CLOSED_RUN}/receipt.json").body)
+    (made,) = receipt["models"]
+    receipt["models"] += [{**made, "key": KEY.replace("BTC", "ETH"), "version_id": "gone"}]
+    account.put(key=f"runs/{CLOSED_RUN}/receipt.json", body=json.dumps(receipt).encode())
+    side = side_of(account, CLOSED_RUN)
+    assert (len(side.cards), side.gone) == (1, ("lstm_ETH-USD_1m",))
 
 
 @pytest.fixture

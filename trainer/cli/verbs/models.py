@@ -15,6 +15,7 @@ from trainer.aws.stack import read_stack
 from trainer.base.arguments import check_folder
 from trainer.base.errors import PermissionDenied, TrainingFailed, UsageError
 from trainer.base.instants import iso, utc_now
+from trainer.base.text import some_of
 from trainer.cli.connect import connected
 from trainer.cli.output import say, say_json, warn
 from trainer.cli.terminal import show
@@ -59,6 +60,7 @@ from trainer.store.pruning import LEAST_AGE, PruneRule, plan_pruning, prune
 from trainer.store.verification import verify
 from trainer.targets.trading import effective_trials
 
+MOST_AGE_DAYS = 36_500  # a hundred years
 NO_RIGHT = (
     "It takes s3:PutObject on models/production/*, which the launcher policy does not give: ask an"
     " administrator of the stack (docs/security.md)."
@@ -107,9 +109,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _prune(arguments: argparse.Namespace, objects: Objects, retrains: Sequence[Mapping[str, Any]]) -> int:
     """List the models that a rule deletes, and what is kept; with --delete, delete them."""
-    if arguments.older_than < LEAST_AGE.days or arguments.keep < 0:
+    if not LEAST_AGE.days <= arguments.older_than <= MOST_AGE_DAYS or arguments.keep < 0:
         why = "a retrain's models are scored by other machines within hours"
-        do = f"Give --older-than {LEAST_AGE.days} or more, and --keep 0 or more."
+        do = f"Give --older-than {LEAST_AGE.days} to {MOST_AGE_DAYS:,}, and --keep 0 or more."
         raise UsageError(f"--older-than is {arguments.older_than}, --keep {arguments.keep}", why=why, do=do)
     rule = PruneRule(
         older_than=timedelta(days=arguments.older_than),
@@ -217,6 +219,9 @@ def _compare(arguments: argparse.Namespace, objects: Objects) -> int:
     how reliable its probabilities are.
     """
     sides = [side_of(objects, name) for name in arguments.models]
+    for side in sides:
+        if side.gone:
+            warn(f"left out of {side.name}, expired or deleted: {some_of(side.gone, 3)}")
     if arguments.data:
         check_path(arguments.data)
         sides = _with_data(objects, sides, Path(arguments.data))
@@ -314,7 +319,8 @@ def _promote(arguments: argparse.Namespace, objects: Objects) -> int:
         warn(f"{model.name} was trained on SYNTHETIC bars: it knows nothing of any market")
     from_run = f"{model.name} of run {model.run_id}"
     say(f"{from_run} is in production" if changed else f"{from_run} was in production already")
-    warn(f"to take it back: mayfly models rollback {group}/{model.name}")
+    if len(versions_of(objects, f"{group}/{model.name}")) > 1:
+        warn(f"to take it back: mayfly models rollback {group}/{model.name}")
     return 0
 
 

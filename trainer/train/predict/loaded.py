@@ -25,7 +25,6 @@ from trainer.base.errors import DataError, TrainerError, UsageError, renaming
 from trainer.base.files import HeldFolder
 from trainer.base.settings import WINDOWS
 from trainer.base.text import some_of
-from trainer.data.features import compute_each
 from trainer.data.read.candles import Candles
 from trainer.data.read.reading import CandleFolder
 from trainer.data.timeframes import step_of
@@ -39,6 +38,7 @@ from trainer.train.predict.predictions import NotPredicted
 from trainer.train.predict.symbols import (
     MOST_NAMED,
     context_of_task,
+    inputs_of,
     open_candles_of,
     task_of,
     wanted_symbols,
@@ -217,10 +217,10 @@ class LoadedModel:
                 tasks.append(task_of(self.checked, folder.read(symbol), data, last=last))
             except TrainerError as error:
                 yield NotPredicted(model=self.checked.name, symbol=symbol, error=error)
-        parts = [task.candles.rows(task.first_row) for task in tasks]
-        own = self.checked.own_features
-        each = compute_each(parts, features=self.checked.features, own=own)
-        for task, rows_TF in zip(tasks, each, strict=True):
+        for task, rows_TF in inputs_of(tasks):
+            if isinstance(rows_TF, TrainerError):
+                yield NotPredicted(model=self.checked.name, symbol=task.series.symbol, error=rows_TF)
+                continue
             yield self._prepared(
                 task.candles,
                 task.series,

@@ -156,6 +156,25 @@ def outputs_at(model: CheckedModel, candles: Candles, bars: np.ndarray) -> BarOu
     return BarOutputs(bars=chosen, outputs_NO=outputs_NO, fitted=series.fitted)
 
 
+def inputs_of(
+    tasks: Sequence[PredictionTask],
+) -> Iterator[tuple[PredictionTask, torch.Tensor | TrainerError]]:
+    """Yield tasks that read the same inputs, each with those of its rows (T, F); or with its error, where
+    features of longer bars, or of the user's, can't be computed of its bars.
+    """
+    parts = [task.candles.rows(task.first_row) for task in tasks]
+    each: Iterator[torch.Tensor] | None = None
+    for number, task in enumerate(tasks):
+        model = task.model
+        each = each or compute_each(parts[number:], features=model.features, own=model.own_features)
+        rows_TF: torch.Tensor | TrainerError
+        try:
+            rows_TF = next(each)
+        except TrainerError as error:  # which ends the iterator
+            rows_TF, each = error, None
+        yield task, rows_TF
+
+
 def _predict_panels(
     models: Sequence[CheckedModel], data: Path, *, wanted: Sequence[str], last: int | None, running: _Running
 ) -> Generator[Predictions | NotPredicted, None, tuple[str, ...]]:
@@ -227,14 +246,11 @@ class _Running:
 
     def run(self, tasks: Sequence[PredictionTask]) -> Iterator[Predictions | NotPredicted]:
         """Predict the bars of tasks that read the same inputs."""
-        parts = [task.candles.rows(task.first_row) for task in tasks]
-        model = tasks[0].model if tasks else None
-        each = compute_each(
-            parts, features=model.features if model else (), own=model.own_features if model else None
-        )
-        for task, rows_TF in zip(tasks, each, strict=True):
+        for task, rows_TF in inputs_of(tasks):
             card, symbol = task.model.card, task.series.symbol
             try:
+                if isinstance(rows_TF, TrainerError):
+                    raise rows_TF
                 network = self.networks.of(task.model)
                 outputs_NO = self._outputs(task, network, rows_TF)
                 columns = self._columns(task, outputs_NO)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from trainer.aws.access import Access
-from trainer.aws.objects import Conflict, Objects
+from trainer.aws.objects import Conflict, Objects, open_objects
 from trainer.base.errors import ConfigError
 from trainer.base.symbols import path_flaw
 from trainer.cli.main import main
@@ -104,6 +104,21 @@ def test_links_and_hidden_files_are_left_out_of_a_backup(mayfly: Any, folder: Pa
     (folder / "models").symlink_to(elsewhere)
     told = mayfly("backup", "--restore")[1]
     assert told["skipped"] == {MODEL: "a link is in its place"} and not list(elsewhere.iterdir())
+
+
+def test_data_of_scripts_in_a_folder_of_runs_comes_back(mayfly: Any, folder: Path, account: Objects) -> None:
+    objects = open_objects(Access(folder=folder), "")
+    names = ("raw/.files/" + "ab" * 32, "runs/20261120-120000-crypto-k3v9/run.json")
+    for name in names:
+        objects.put(key=name, body=name.encode())
+    for name in (".new-1", ".cache/x"):
+        (folder / "raw/.files" / name).parent.mkdir(exist_ok=True)
+        (folder / "raw/.files" / name).write_text("x")
+    told = mayfly("backup")[1]
+    assert told["moved"] == sorted([CANDLES, MODEL, *names])
+    shutil.rmtree(folder)
+    assert mayfly("backup", "--restore")[1]["moved"] == told["moved"]
+    assert [objects.get(key=name).body for name in names] == [name.encode() for name in names]  # type: ignore[union-attr]
 
 
 def test_a_folder_that_cant_be_read_is_told(

@@ -76,12 +76,14 @@ def test_its_policy_is_enough_and_no_more(
     assert_allowed_is_needed(asked, document, {})
 
 
-@pytest.mark.parametrize("words", [("--older-than", "1"), ("--older-than", "90", "--keep", "-1")])
+@pytest.mark.parametrize(
+    "words", [("--older-than", "1"), ("--older-than", "90", "--keep", "-1"), ("--older-than", "99999999999")]
+)
 def test_a_rule_that_would_delete_what_is_in_use_is_refused(
     words: tuple[str, ...], account: Objects, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["models", "prune", *words]) == 2
-    assert "Give --older-than 2 or more, and --keep 0 or more." in capsys.readouterr().err
+    assert "Give --older-than 2 to 36,500, and --keep 0 or more." in capsys.readouterr().err
 
 
 def test_what_is_listed_is_deleted_only_if_asked(

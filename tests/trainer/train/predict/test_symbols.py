@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 
 from tests.models import LOOKBACK, make_model
 from tests.predictions import predict_file
 from trainer.base.errors import DataError, UsageError
-from trainer.data.feature_names import usual_features
+from trainer.data.feature_names import usual_features, version_of
 from trainer.data.read.reading import read_candles
 from trainer.data.read.writing import write_candles as write_file
 from trainer.train.predict import symbols as predict_module
@@ -111,6 +112,27 @@ def test_a_failed_prediction_is_named_and_the_others_go_on(
     )
     assert "there are 100" in failed["lstm_DDD"][1] and not failed["lstm_DDD"][0]
     assert "safetensors header" in failed["broken"][1]
+
+
+def test_features_that_fail_on_one_symbol_take_no_other_away(tmp_path: Path, write_candles: Any) -> None:
+    (tmp_path / "data").mkdir()
+    names, paths = ("log_return_1", "log_return_1@5m"), []
+    for symbol in ("AAA", "BBB", "CCC"):
+        write_candles(tmp_path / "data", symbol, bars=400)
+        paths.append(tmp_path / f"{symbol}.safetensors")
+        make_model(paths[-1], symbols=(symbol,), features=names, features_version=version_of(names))
+    file = next((tmp_path / "data").glob("BBB*"))
+    table = pandas.read_parquet(file)
+    between = table.iloc[[390]].assign(timestamp=table.timestamp[390] + pandas.Timedelta(seconds=30))
+    pandas.concat([table, between]).sort_values("timestamp").to_parquet(file)
+    made = list(predict_models(paths, tmp_path / "data", last=2))
+    assert [one.symbol for one in made if isinstance(one, Predictions)] == ["AAA", "CCC"]
+    (failed,) = (one for one in made if isinstance(one, NotPredicted))
+    assert failed.symbol == "BBB" and "BBB has bars closer than 1m" in failed.error.what
+    alone = predict_models(paths[2:], tmp_path / "data", last=2)
+    assert [one.columns["probability"].tolist() for one in alone if isinstance(one, Predictions)] == [
+        made[2].columns["probability"].tolist()  # type: ignore[union-attr]
+    ]
 
 
 def test_symbols_are_chosen_and_an_unknown_one_is_refused(models: list[Path], data: Path) -> None:
