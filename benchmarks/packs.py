@@ -60,7 +60,7 @@ from benchmarks.contenders import (
 )
 from benchmarks.rounds import half_precision, machine, write
 from trainer.base.errors import DataError
-from trainer.data.features import FEATURES, compute_features
+from trainer.data.features import FEATURES, compute_inputs
 from trainer.data.read.reading import read_candles
 from trainer.job.job import Job
 from trainer.job.reading import job_from
@@ -273,7 +273,7 @@ def _rows(folder: Path) -> tuple[list[torch.Tensor], str]:
     for candles in series.values():
         half = min(HALF_YEAR, len(candles) // 2)
         slices += [candles.rows(0, half), candles.rows(len(candles) - half)]
-    return [compute_features(part) for part in slices], f"half-year slices of {', '.join(series)}"
+    return [compute_inputs(part) for part in slices], f"half-year slices of {', '.join(series)}"
 
 
 def _flops_per_window(job: Job) -> float:

@@ -1,9 +1,10 @@
 """Plan one series: which bars train, validate and test, by its candles, times, spans and labels. No job.
 
 A bar t is valid if
-- the bars that the model sees, and those that its label reads before t, are after the warm-up of the features
-  and each column's first value,
-- there is no hole in them, nor just before the first (whose return would span the hole), nor in the label,
+- the bars that the model sees are after the warm-up of the features and each column's first value,
+- the series has the bars that its label reads before t,
+- there is no hole in any of these, nor just before the first (whose return would span the hole), nor in the
+  label,
 - it has a label, and
 - it and its whole label are in one span. The model may see bars of the previous span: past inputs are no
   leak, labels are.

@@ -47,13 +47,10 @@ def plan_folds(candles: Candles, job: Job) -> tuple[Plan, ...]:
     return plans
 
 
-def plan_symbol(candles: Candles, job: Job, *, warmup: int | None = None, spans: Spans | None = None) -> Plan:
-    """Return a symbol's plan of its last fold. `warmup` replaces the job's warm-up, `spans` its split. Raises
-    DataError.
-    """
+def plan_symbol(candles: Candles, job: Job, *, warmup: int | None = None) -> Plan:
+    """Return a symbol's plan of its last fold. `warmup` replaces the job's warm-up. Raises DataError."""
     warmup = warmup_of(candles, job) if warmup is None else warmup
-    spans_of = (lambda embargo: [spans]) if spans else _spans_of(candles, job, warmup)
-    return plan_by_spans(candles, job, spans_of, warmup=warmup)[-1]
+    return plan_by_spans(candles, job, _spans_of(candles, job, warmup), warmup=warmup)[-1]
 
 
 def plan_by_spans(

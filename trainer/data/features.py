@@ -45,7 +45,7 @@ from trainer.data.read.shapes import FIELDS
 from trainer.data.rolling import last
 from trainer.data.timeframes import step_of
 
-__all__ = ["FEATURES", "FEATURES_VERSION", "WARMUP", "compute_each", "compute_features", "compute_inputs"]
+__all__ = ["FEATURES", "FEATURES_VERSION", "WARMUP", "compute_each", "compute_inputs"]
 
 _PIECE = 1 << 16  # rows: fit the cache, and a head of 256 is little beside them (measured 2026-11-27)
 _SHORT_SERIES = 1 << 16  # rows of short series in one pass
@@ -117,15 +117,6 @@ def _end_to_end(parts: Sequence[Candles]) -> Candles:
     }
     columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
     return replace(parts[0], **rows, columns=columns)
-
-
-def compute_features(candles: Candles) -> Tensor:
-    """Return (N, F) float32, row-major, in the order of FEATURES; finite, and meaningful from row
-    WARMUP on.
-    """
-    rows_NF = torch.empty(len(candles), len(FEATURES), dtype=torch.float32)
-    _write_features(candles, FEATURES, rows_NF)
-    return rows_NF
 
 
 def _write_features(candles: Candles, features: Sequence[str], rows_NF: Tensor) -> None:

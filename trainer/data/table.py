@@ -208,12 +208,15 @@ class DataSettings:
         return "data.test_days" if self.test_days else "data.test_fraction"
 
     def shares_of(self, bars: int) -> tuple[float, float]:
-        """Return the shares of validation and test of so many bars; of days as if no bar were missing."""
+        """Return the shares of validation and test of so many bars; of days as if no bar were missing, and of
+        days of event bars, which have no number a day, the shares without days.
+        """
         if self.split == K_FOLD:
             return self.validation_fraction, 1 / self.folds
-        if not self.test_days:
+        step = step_of(self.timeframe or "1m")
+        if not self.test_days or not step:
             return self.validation_fraction, self.test_fraction
-        a_day = max(1.0, DAY / step_of(self.timeframe or "1m"))
+        a_day = max(1.0, DAY / step)
         whole = max(1, bars)
         return min(1.0, self.validation_days * a_day / whole), min(1.0, self.test_days * a_day / whole)
 

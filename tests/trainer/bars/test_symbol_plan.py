@@ -12,6 +12,7 @@ from tests.jobs import job_of, with_settings
 from trainer.bars.symbol_plan import plan_folds, plan_symbol
 from trainer.base.errors import DataError
 from trainer.data.read.candles import Candles
+from trainer.data.timeframes import DAY
 from trainer.job.job import Job
 
 JOB = job_of(lookback=4, horizon=2, validation_fraction=0.2, test_fraction=0.2)
@@ -101,6 +102,14 @@ def test_a_span_too_short_for_a_label_is_not_refused_for_holes(make_candles) -> 
     with pytest.raises(DataError, match=f"no bar left in train .{told}") as refused:
         plan_symbol(make_candles(804, timeframe="5m"), job)
     assert "calendar" not in str(refused.value)
+
+
+def test_event_bars_are_split_by_days(make_candles) -> None:
+    candles = replace(make_candles(10_000), timeframe="tick2800")
+    job = job_of(lookback=4, horizon=2, features=["log_return_5"], timeframe="tick2800")
+    plan = plan_symbol(candles, with_settings(job, validation_days=1, test_days=2))
+    days = {name: np.unique(candles.timestamp[bars] // DAY) for name, bars in plan.bars.items()}
+    assert (len(days["train"]), len(days["validation"]), len(days["test"])) == (4, 1, 2)
 
 
 def test_prices_that_never_move_leave_only_ties(make_candles) -> None:

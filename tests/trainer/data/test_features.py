@@ -10,7 +10,7 @@ import torch
 
 from trainer.data.feature_names import LOOKBACK, in_order, lookback_of
 from trainer.data.feature_table import TABLE
-from trainer.data.features import FEATURES, WARMUP, compute_features, compute_inputs
+from trainer.data.features import FEATURES, WARMUP, compute_inputs
 from trainer.data.formulas import FORMULAS
 
 CUT = 700
@@ -37,7 +37,7 @@ def column(rows: torch.Tensor, name: str) -> np.ndarray:
 
 
 def test_there_are_at_least_thirty_features_of_different_names(candles) -> None:
-    rows = compute_features(candles)
+    rows = compute_inputs(candles)
     assert len(FEATURES) == len(set(FEATURES)) >= 30
     assert (
         rows.shape == (len(candles), len(FEATURES)) and rows.dtype == torch.float32 and rows.is_contiguous()
@@ -89,8 +89,8 @@ def test_every_feature_sees_its_own_bar_or_the_past(candles) -> None:
 @pytest.mark.parametrize("start", [0, 1, 333, 611])
 @pytest.mark.parametrize("stop", [1200, 1497])
 def test_features_do_not_depend_on_where_the_series_begins(candles, start: int, stop: int) -> None:
-    whole = compute_features(candles)
-    part = compute_features(candles.rows(start, stop))
+    whole = compute_inputs(candles)
+    part = compute_inputs(candles.rows(start, stop))
     assert torch.equal(whole[start + WARMUP : stop], part[WARMUP:])
 
 
@@ -129,28 +129,28 @@ def test_chosen_features_are_those_of_all(candles) -> None:
     names = ("log_return_15", "bar_range", "rsi_14")
     rows = compute_inputs(candles, features=names)
     assert rows.is_contiguous()
-    assert torch.equal(rows, compute_features(candles)[:, [FEATURES.index(name) for name in names]])
+    assert torch.equal(rows, compute_inputs(candles)[:, [FEATURES.index(name) for name in names]])
 
 
 def test_features_do_not_depend_on_the_number_of_threads(candles) -> None:
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        one = compute_features(candles)
+        one = compute_inputs(candles)
         torch.set_num_threads(2)
-        assert torch.equal(one, compute_features(candles))
+        assert torch.equal(one, compute_inputs(candles))
     finally:
         torch.set_num_threads(threads)
 
 
 def test_features_do_not_depend_on_units(candles) -> None:
     scaled = {name: getattr(candles, name) * 1024 for name in ("open", "high", "low", "close")}
-    rows = compute_features(replace(candles, **scaled, volume=candles.volume / 4096))
-    torch.testing.assert_close(rows[WARMUP:], compute_features(candles)[WARMUP:], rtol=1e-5, atol=1e-6)
+    rows = compute_inputs(replace(candles, **scaled, volume=candles.volume / 4096))
+    torch.testing.assert_close(rows[WARMUP:], compute_inputs(candles)[WARMUP:], rtol=1e-5, atol=1e-6)
 
 
 def test_features_mean_what_their_names_say(candles) -> None:
-    rows = compute_features(candles)
+    rows = compute_inputs(candles)
     close, volume, t = candles.close, candles.volume, CUT
     assert column(rows, "log_return_15")[t] == pytest.approx(np.log(close[t] / close[t - 15]), rel=1e-6)
     returns = np.diff(np.log(close))[t - 60 : t]  # the last 60 ending at t
@@ -177,15 +177,13 @@ def test_rsi_is_wilders_between_minus_one_and_one(make_candles) -> None:
     for change in np.diff(np.log(candles.close)):  # Wilder's recursion, 14 bars
         up += (max(change, 0) - up) / 14
         down += (max(-change, 0) - down) / 14
-    assert column(compute_features(candles), "rsi_14")[-1] == pytest.approx(
-        (up - down) / (up + down), abs=1e-5
-    )
+    assert column(compute_inputs(candles), "rsi_14")[-1] == pytest.approx((up - down) / (up + down), abs=1e-5)
     rising = make_candles(800, close=np.exp(np.arange(800) / 1000))
-    assert column(compute_features(rising), "rsi_14")[-1] == pytest.approx(1.0)
+    assert column(compute_inputs(rising), "rsi_14")[-1] == pytest.approx(1.0)
 
 
 def test_the_clock_turns_once_a_day_and_once_a_week(make_candles) -> None:
-    rows = compute_features(make_candles(400, timeframe="1h"))
+    rows = compute_inputs(make_candles(400, timeframe="1h"))
     day = column(rows, "time_of_day_sin")
     assert day[303] == pytest.approx(day[327]) and day[303] != pytest.approx(day[315], abs=1e-3)
     week = column(rows, "time_of_week_cos")
@@ -193,7 +191,7 @@ def test_the_clock_turns_once_a_day_and_once_a_week(make_candles) -> None:
 
 
 def test_the_time_since_the_last_bar_shows_a_hole(candles) -> None:
-    waited = column(compute_features(candles), "log_seconds_since_last_bar")
+    waited = column(compute_inputs(candles), "log_seconds_since_last_bar")
     assert waited[399] == pytest.approx(np.log1p(60))
     assert waited[400] == pytest.approx(np.log1p(240))
 
@@ -239,8 +237,7 @@ def test_columns_stand_behind_the_features_or_alone(make_candles) -> None:
     candles = replace(make_candles(600), columns={"funding": funding, "count": np.arange(600.0)})
     rows = compute_inputs(candles)
     assert rows.shape == (600, len(FEATURES) + 2) and rows.is_contiguous()
-    assert torch.equal(rows[:, :-2], compute_features(candles))
+    assert torch.equal(rows[:, :-2], compute_inputs(make_candles(600)))
     alone = compute_inputs(candles, features=())
     assert torch.equal(alone, rows[:, -2:]) and alone.dtype == torch.float32
     np.testing.assert_array_equal(alone[:, 0], np.where(np.arange(600) < 5, 0, funding).astype(np.float32))
-    assert torch.equal(compute_inputs(make_candles(600)), compute_features(candles))

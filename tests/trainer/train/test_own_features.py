@@ -16,6 +16,7 @@ from tests.models import make_model
 from tests.predictions import accuracy, predict_file
 from trainer.bars.document import settings_of
 from trainer.bars.job_plan import folder_of, plan_data
+from trainer.bars.symbol_plan import plan_folds
 from trainer.base.errors import DataError, UsageError
 from trainer.data.feature_names import FEATURES, is_version_of, label_of
 from trainer.data.features import compute_each, compute_inputs
@@ -55,6 +56,11 @@ def test_a_plans_summary_counts_their_lookback(tmp_path: Path, make_candles) -> 
     write_candles(tmp_path / "AAA_1m.parquet", [make_candles(1000)])
     plan = plan_data(job, folder_of(job, tmp_path, scratch=tmp_path))
     assert plan.summary(job)["warmup"] == 10
+
+
+def test_a_refusal_names_the_file_that_looks_back_farthest(make_candles) -> None:
+    with pytest.raises(DataError, match="10 that own_features.py looks back"):
+        plan_folds(make_candles(20), job_with("slope"))
 
 
 def test_own_features_travel_under_their_hash(tmp_path: Path) -> None:

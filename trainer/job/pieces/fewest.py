@@ -5,7 +5,7 @@ their number.
 from __future__ import annotations
 
 from trainer.base.errors import DataError
-from trainer.data.feature_names import lookback_of
+from trainer.data.feature_names import lookback_of, warmup_of_features
 from trainer.data.splits import split
 from trainer.job.job import Job
 from trainer.job.pieces import kind_of
@@ -18,8 +18,10 @@ def first_bar(job: Job, target: TargetSettings, warmup: int) -> int:
 
 
 def farthest_feature(job: Job) -> str:
-    """Return the feature that looks back farthest, for messages."""
-    timeframe = job.data.timeframe or "1m"
+    """Return the feature that looks back farthest, or the user's file of features, for messages."""
+    timeframe, own = job.data.timeframe or "1m", job.data.own
+    if own and own.lookback > warmup_of_features(job.data.computed, timeframe):
+        return own.base_name
     return max(job.data.computed, key=lambda name: lookback_of(name, timeframe), default="the features")
 
 
