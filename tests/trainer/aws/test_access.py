@@ -172,6 +172,7 @@ def test_many_threads_may_ask_for_clients_at_once():
             ConnectionFailed,
         ),
         (ClientError({"Error": {"Code": "NoSuchBucket"}}, "GetObject"), ConfigError),
+        (ClientError({"Error": {"Code": "400", "Message": "Bad Request"}}, "HeadObject"), PermissionDenied),
         (NoCredentialsError(), PermissionDenied),
         (NoRegionError(), ConfigError),
         (EndpointConnectionError(endpoint_url="https://ec2.us-east-1.amazonaws.com/"), ConnectionFailed),
