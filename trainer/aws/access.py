@@ -168,6 +168,7 @@ def _made(access: Access, service: str, total_max_attempts: int, timeout_seconds
         config=config,
     )
     client.meta.events.register_last("before-call.s3", _send_at_once)
+    client.meta.events.register("after-call.s3.GetObject", _translate_reading)
     return client
 
 
@@ -180,6 +181,29 @@ def _send_at_once(params: dict[str, Any], **_: Any) -> None:
     length = determine_content_length(params.get("body"))
     if length is not None and length <= SMALL_BODY_BYTES:
         params["headers"].pop("Expect", None)
+
+
+def _translate_reading(parsed: dict[str, Any], **_: Any) -> None:
+    """Have an object's body raise botocore's error for bytes that TLS refuses."""
+    if (body := parsed.get("Body")) is not None:
+        body.__class__ = _body_type()
+
+
+@cache
+def _body_type() -> type[Any]:
+    """Return botocore's type of a body, with urllib3's error of TLS, which it lets through, as its own."""
+    from botocore.exceptions import ResponseStreamingError
+    from botocore.httpsession import URLLib3SSLError
+    from botocore.response import StreamingBody
+
+    class Body(StreamingBody):  # type: ignore[misc]  # botocore has no types
+        def read(self, amt: int | None = None) -> Any:
+            try:
+                return super().read(amt)
+            except URLLib3SSLError as error:
+                raise ResponseStreamingError(error=error) from error
+
+    return Body
 
 
 @cache
