@@ -186,6 +186,14 @@ def test_errors_are_told_apart_by_code_and_never_by_guess(error, expected):
     assert ours.what == "cannot do it"
 
 
+@pytest.mark.parametrize("url", ["localhost:4566", "http://["])
+def test_an_endpoint_that_is_no_url_is_one_line(monkeypatch, url):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+    forget_sessions()
+    with pytest.raises(ConfigError, match=r"ssm can't be asked \(Invalid.*AWS_ENDPOINT_URL"):
+        Access(region="us-east-1").client("ssm")
+
+
 @pytest.mark.parametrize("body", [b"", b"<DescribeInstancesResp"])
 def test_a_truncated_answer_is_a_failed_connection(body):
     client = EMBEDDED.client("ec2")
