@@ -148,6 +148,7 @@ def _client(access: Access, service: str, total_max_attempts: int, timeout_secon
 
 def _made(access: Access, service: str, total_max_attempts: int, timeout_seconds: float) -> Any:
     from botocore.config import Config  # late: 0.3 s, and --help must not pay for it
+    from botocore.exceptions import BotoCoreError
 
     direct = not access.place.has_proxy or (access.endpoint_url or "").startswith(_LOOPBACK)
     config = Config(
@@ -159,15 +160,22 @@ def _made(access: Access, service: str, total_max_attempts: int, timeout_seconds
         proxies={} if direct else None,  # None: as the environment says
         user_agent=_user_agent(),
     )
-    client = _session(own_settings=access.access_key is None).create_client(
-        service,
-        region_name=access.region,
-        endpoint_url=access.endpoint_url,
-        aws_access_key_id=access.access_key,
-        aws_secret_access_key=access.secret_key,
-        config=config,
-    )
+    try:
+        client = _session(own_settings=access.access_key is None).create_client(
+            service,
+            region_name=access.region,
+            endpoint_url=access.endpoint_url,
+            aws_access_key_id=access.access_key,
+            aws_secret_access_key=access.secret_key,
+            config=config,
+        )
+    except BotoCoreError:  # some are ValueErrors, too
+        raise
+    except ValueError as error:  # of the endpoint
+        do = "Correct AWS_ENDPOINT_URL, or endpoint_url in AWS's settings, such as http://localhost:4566."
+        raise ConfigError(f"{service} can't be asked", why=str(error), do=do) from error
     client.meta.events.register_last("before-call.s3", _send_at_once)
+    client.meta.events.register("after-call.s3.GetObject", _translate_reading)
     return client
 
 
@@ -180,6 +188,29 @@ def _send_at_once(params: dict[str, Any], **_: Any) -> None:
     length = determine_content_length(params.get("body"))
     if length is not None and length <= SMALL_BODY_BYTES:
         params["headers"].pop("Expect", None)
+
+
+def _translate_reading(parsed: dict[str, Any], **_: Any) -> None:
+    """Have an object's body raise botocore's error for bytes that TLS refuses."""
+    if (body := parsed.get("Body")) is not None:
+        body.__class__ = _body_type()
+
+
+@cache
+def _body_type() -> type[Any]:
+    """Return botocore's type of a body, with urllib3's error of TLS, which it lets through, as its own."""
+    from botocore.exceptions import ResponseStreamingError
+    from botocore.httpsession import URLLib3SSLError
+    from botocore.response import StreamingBody
+
+    class Body(StreamingBody):  # type: ignore[misc]  # botocore has no types
+        def read(self, amt: int | None = None) -> Any:
+            try:
+                return super().read(amt)
+            except URLLib3SSLError as error:
+                raise ResponseStreamingError(error=error) from error
+
+    return Body
 
 
 @cache

@@ -261,6 +261,7 @@ ROWS: tuple[tuple[Meaning, tuple[str, ...]], ...] = (
         "ExpiredToken",
         "ExpiredTokenException",
         "RequestExpired",
+        "400",  # of an expired token, where S3's answer has no code: to HEAD
         remedy=_SIGN_IN,
     ),
     # S3's words for a request that is more than 15 minutes off; other services refuse its signature

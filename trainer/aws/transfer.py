@@ -1,9 +1,9 @@
 """Upload or download one file with its hash checked before anybody can take it for whole: the one way of
 files to and from S3, of launches, data sets, backups, nodes and pulls.
 
-A small file is one request. Uploads of those are checked by S3 itself, which stores its own SHA-256 of the
-bytes: it has none of an object that came in parts. Larger files go and come in parts (`parts.py`), and the
-next try goes on where one was broken off. Raises botocore's errors; the caller translates them, since it
+A small file is one request: S3 itself checks its upload, and stores a SHA-256 of its own. Larger files go and
+come in parts (`parts.py`), and the next try goes on where one was broken off; S3 has no SHA-256 of an object
+that came in parts. Raises botocore's errors; the caller translates them, since it
 knows what the file is.
 """
 

@@ -1,7 +1,7 @@
 """Files that one process brings into a folder while another works with those that are there.
 
-A file is there once its name is: it is put under it whole. What can't be had is said in a document beside the
-folder, which is replaced every second until nothing comes any more: an agent writes it, a trainer reads it
+A file gets its name once it is whole. A document beside the folder lists the files that can't be fetched; it
+is replaced every second until no more files come. An agent writes it, a trainer reads it
 (`train/inputs/arriving.py`).
 """
 
@@ -22,7 +22,7 @@ MOST_BYTES, MOST_FILES = 64 << 20, 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Arrivals:
-    """State of the files that are still to come. `beat` grows as long as somebody brings some."""
+    """State of the files that are still to come. `beat` grows as long as somebody fetches them."""
 
     beat: int = 0
     over: bool = False

@@ -1,7 +1,7 @@
 """Signs of progress between a training's events: a validation batch, a score, a symbol read.
 
-Work that may take long calls `sign` where it has done a part; the process that reports says once where to
-(`tell_signs`). A sign is never given by a timer.
+Long work calls `sign` after each part that it has done. The process that reports progress calls `tell_signs`
+once, with the function that takes the signs. No timer gives a sign.
 """
 
 from __future__ import annotations

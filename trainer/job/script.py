@@ -31,8 +31,8 @@ MOST_DATA_FILES = 20_000
 MOST_WORDS, MOST_SECRETS = 256, 20
 VISIBLE = "CUDA_VISIBLE_DEVICES"  # set for each of several values
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
-# The metric of a script that names none in `best`, the first of these that its events have: which end is
-# better.
+# A script that names no metric in `best` is judged by the first of these that its events have. The value says
+# which end is better.
 METRICS: Mapping[str, Better] = {
     "score": "max",
     **dict.fromkeys(("validation_loss", "val_loss", "eval_loss"), "min"),

@@ -233,7 +233,7 @@ def job_of(job: J, values: Values) -> J:
 
 
 def shape_of(values: Values) -> str:
-    """Return what models that train in one pack have in common: sizes, batch, average."""
+    """Return a text that is equal for trials whose models can train in one pack: sizes, batch, average."""
     shared = [f"{key}={value}" for key, value in values if key.startswith("model.") or key in OF_A_PACK]
     return " ".join(shared) or "same"
 

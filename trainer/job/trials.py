@@ -65,7 +65,7 @@ def read_end(fields: Fields, search: SearchSettings) -> TrialEnd:
 
 
 def told_of(trials: Sequence[TrialEnd]) -> dict[str, Any]:
-    """Return what a card tells of a study by its trials, the best first; {} without any."""
+    """Return a card's summary of a study from its trials, the best first; {} without any."""
     if not trials:
         return {}
     counts = Counter(one.end for one in trials)

@@ -18,9 +18,11 @@ from botocore.exceptions import (
     IncompleteReadError,
     NoCredentialsError,
     NoRegionError,
+    ResponseStreamingError,
 )
 from botocore.response import StreamingBody
 from botocore.utils import parse_timestamp
+from urllib3.exceptions import SSLError
 
 from tests.sessions import forget_sessions
 from trainer import __version__
@@ -172,6 +174,7 @@ def test_many_threads_may_ask_for_clients_at_once():
             ConnectionFailed,
         ),
         (ClientError({"Error": {"Code": "NoSuchBucket"}}, "GetObject"), ConfigError),
+        (ClientError({"Error": {"Code": "400", "Message": "Bad Request"}}, "HeadObject"), PermissionDenied),
         (NoCredentialsError(), PermissionDenied),
         (NoRegionError(), ConfigError),
         (EndpointConnectionError(endpoint_url="https://ec2.us-east-1.amazonaws.com/"), ConnectionFailed),
@@ -181,6 +184,14 @@ def test_errors_are_told_apart_by_code_and_never_by_guess(error, expected):
     ours = aws_error(error, "cannot do it")
     assert type(ours) is expected
     assert ours.what == "cannot do it"
+
+
+@pytest.mark.parametrize("url", ["localhost:4566", "http://["])
+def test_an_endpoint_that_is_no_url_is_one_line(monkeypatch, url):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+    forget_sessions()
+    with pytest.raises(ConfigError, match=r"ssm can't be asked \(Invalid.*AWS_ENDPOINT_URL"):
+        Access(region="us-east-1").client("ssm")
 
 
 @pytest.mark.parametrize("body", [b"", b"<DescribeInstancesResp"])
@@ -199,6 +210,23 @@ def test_a_truncated_answer_is_a_failed_connection(body):
 def test_a_body_that_ends_early_is_a_failed_connection():
     with pytest.raises(IncompleteReadError) as lost:
         list(StreamingBody(BytesIO(b"cut off"), content_length=100).iter_chunks(10))
+    assert type(aws_error(lost.value, "cannot read")) is ConnectionFailed
+
+
+@pytest.mark.parametrize("read", [lambda body: body.read(), lambda body: [*body.iter_chunks(10)]])
+def test_a_body_that_tls_refuses_is_a_failed_connection(read):
+    class Garbled(RawResponse):
+        def read(self, *_):
+            raise SSLError("decryption failed or bad record mac")
+
+    client = EMBEDDED.client("s3")
+    answer = lambda **_: AWSResponse("http://127.0.0.1:1", 200, {}, Garbled())  # noqa: E731
+    client.meta.events.register("before-send.s3", answer, unique_id="garble")
+    try:
+        with pytest.raises(ResponseStreamingError) as lost:
+            read(client.get_object(Bucket="b", Key="k")["Body"])
+    finally:
+        client.meta.events.unregister("before-send.s3", unique_id="garble")
     assert type(aws_error(lost.value, "cannot read")) is ConnectionFailed
 
 
