@@ -21,7 +21,8 @@ from trainer.base.environment import keys_folder
 from trainer.base.errors import ConfigError, TrainerError
 from trainer.runs.store import receipt_key
 
-LONGEST_LIFE_SECONDS = 8 * 24 * 3600.0  # a stack's cap is seven days at most
+# A stack's cap is seven days at most, and each of five machines may wait in line for twelve hours.
+LONGEST_LIFE_SECONDS = 10 * 24 * 3600.0
 _RUN_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 MOST_BYTES = 100  # in UTF-8: a model's name has family, target, timeframe, fold and seed besides, 200 in all
 MOST_NAME_BYTES = 200  # of a file's name: file systems take 255, and a file being written has a longer name
+MOST_CANDLE_FILES = 50_000  # that a training reads: plans, results and receipts list them
 MOST_SERIES = 5_000  # symbols of one model, which its card lists
 MOST_PATH_BYTES, MOST_PARTS = 240, 12  # of a relative path, and its folders with the name
 RULE = (

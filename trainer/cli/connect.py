@@ -5,20 +5,23 @@ name; and the local folder, candles/<set>/ and models/<run>/, which works with a
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from trainer.aws.access import Access, own_access
 from trainer.aws.objects import Objects
 from trainer.aws.place import HERE
 from trainer.base import environment
-from trainer.base.errors import ConfigError, UsageError
+from trainer.base.errors import ConfigError, ConnectionFailed, EmbeddedAwsGone, UsageError
 from trainer.cli.output import warn
 from trainer.job.job import Job
 from trainer.runs.store import find_run
 
 LOCAL_FOLDERS = ("candles", "models", "raw", "runs")  # of a folder that commands read, one at least
+T = TypeVar("T")
+MOST_LOOKS = 360  # half an hour at least, every five seconds
 
 
 @contextmanager
@@ -55,6 +58,22 @@ def named_run(objects: Objects, name: str) -> str:
     if run_id != name:
         warn(f"run {run_id}")
     return run_id
+
+
+def look_again(look: Callable[[], T], wait: Callable[[], None]) -> T:
+    """Return a further look of a command that watches a run; while AWS can't be reached, say so once, wait
+    and look again, MOST_LOOKS times. A laptop that wakes may be without its network for a while.
+    """
+    for number in range(MOST_LOOKS):
+        try:
+            return look()
+        except EmbeddedAwsGone:  # it never comes back
+            raise
+        except ConnectionFailed as error:
+            if not number:
+                warn(f"warning: {error}")
+            wait()
+    return look()
 
 
 def local_root(local: str) -> Path:

@@ -64,17 +64,19 @@ class LogReader:
         self._parts = PartReader(cloud.objects)
         # bootstrap.log's key, or the console's instance -> the text that was read
         self._booted: dict[str, str] = {}
+        self._text = ""  # that was read and not returned
 
     def read_new(self) -> str:
         """Return the text of the parts that came since the last call. Raises UsageError if there is no such
-        run.
+        run. What was read before another error comes with the next call.
         """
         record, _ = read_record(self._objects, self._run_id)
-        return "".join(
-            _labelled(self._read_node(keys), f"node {number} | " if len(nodes) > 1 else "")
-            for nodes in record.nodes_by_attempt
-            for number, keys in enumerate(nodes)
-        )
+        for nodes in record.nodes_by_attempt:
+            for number, keys in enumerate(nodes):
+                label = f"node {number} | " if len(nodes) > 1 else ""
+                self._text += _labelled(self._read_node(keys), label)
+        text, self._text = self._text, ""
+        return text
 
     def _read_node(self, keys: NodeKeys) -> str:
         return self._parts.read_new(keys.log).decode(errors="replace") or self._read_boot(keys)

@@ -19,7 +19,7 @@ from typing import Any
 from trainer.aws.objects import Objects, Stored
 from trainer.base.errors import DataError, nearest
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
-from trainer.base.symbols import file_flaw, flaw
+from trainer.base.symbols import MOST_CANDLE_FILES, file_flaw, flaw
 from trainer.base.text import counted
 from trainer.data.columns import told_parts
 from trainer.data.side_names import (
@@ -179,6 +179,12 @@ def choose(
     read = symbols_beside(sides, members)
     refuse_missing(read, spans, f"{raw} at {timeframe}")
     used = [item for item in of_base if _symbols(item) & (bars.keys() | read.keys())]
+    if len(used) > MOST_CANDLE_FILES:
+        raise DataError(
+            f"{len(used):,} files of {raw} hold the bars",
+            why=f"a run reads {MOST_CANDLE_FILES:,}",
+            do="Fetch or write them into a new folder, a file a symbol, and push it to a new set.",
+        )
     beside = _side_inputs(checked, [side for side in sides if side.file], raw)
     return ChosenCandles(
         timeframe=timeframe,

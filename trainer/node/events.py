@@ -29,7 +29,7 @@ from trainer.base.text import some_of
 from trainer.job.script import PICK
 from trainer.node.redaction import Redaction
 from trainer.runs.manifest import Tells
-from trainer.runs.reports import MOST_COUNT
+from trainer.runs.reports import MOST_COUNT, MOST_MODELS
 from trainer.runs.training_events import CURVE_NAME, MOST_SCORES
 
 log = logging.getLogger("trainer.node")
@@ -40,6 +40,7 @@ MOST_BYTES = {"numbers": 64 * 2**20, "events": 2**30}  # of a run's events, as t
 SOURCES = {"progress": "model", "gpu": "gpu"}  # of events that come all the time
 # Of a run's time so far, between two reports of a source that are kept: a report draws 240 instants of it.
 KEPT_SHARE = 1 / 240
+MOST_SOURCES = 2 * MOST_MODELS  # a command may invent names
 COUNTS = ("step", "steps", "epoch", "epochs")
 MOST_KEPT, MOST_NAMED = 100, 6  # other numbers' names, and those in a note
 
@@ -127,7 +128,8 @@ class EventFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file, self._most, self._now, self._written = LineFile(path), most_bytes, now, 0
         self._clock, self._began = clock, clock()
-        self._kept_at: dict[tuple[str, Any], float] = {}  # when the last report of each source was kept
+        # hash of a source -> when its last report was kept: names are a command's, and may be long
+        self._kept_at: dict[int, float] = {}
 
     def write(self, event: Mapping[str, Any]) -> None:
         """Append one event, in one write of a whole line. While the disk is full, which the command may have
@@ -143,13 +145,14 @@ class EventFile:
             log.warning("its events take more than %d MiB: the rest has no curves", self._most >> 20)
 
     def _keeps(self, event: Mapping[str, Any]) -> bool:
-        kind, now = str(event["event"]), self._clock()
-        source = kind, event.get(SOURCES.get(kind, ""))
-        if source[1] is None:
+        kind, now = event["event"], self._clock()
+        if (key := SOURCES.get(kind)) is None:
             return True
+        source = hash((kind, event.get(key)))
         if now - self._kept_at.get(source, -math.inf) < (now - self._began) * KEPT_SHARE:
             return False
-        self._kept_at[source] = now
+        if source in self._kept_at or len(self._kept_at) < MOST_SOURCES:
+            self._kept_at[source] = now
         return True
 
 

@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from trainer.base.errors import TrainingFailed
@@ -29,6 +29,7 @@ FIELDS = "index,name,utilization.gpu,memory.used,memory.total,power.draw,tempera
 IN_A_REHEARSAL = "GPUs are CPU processes in a rehearsal: the processors are those of this whole machine"
 IDLE_PERCENT = 5.0  # use of a GPU below which it is nearly idle
 IDLE_SECONDS = 900.0  # of all GPUs, after which it is said
+SLEPT = timedelta(minutes=5)  # between two samples: a driver answers sooner, so a laptop was asleep
 WORKING = ("boot", "stage", "train")  # phases that idle GPUs may end: in the others the work is being saved
 CpuTimes = tuple[int, int]  # ticks of all cores since the boot: at work, altogether
 
@@ -38,12 +39,16 @@ class IdleWatch:
     """Measures how long all GPUs of a node have been nearly idle. Pure."""
 
     _since: datetime | None = None
+    _last: datetime | None = None  # of the last sample
     _most: float = 0.0  # percent, of any GPU since then
 
     def seconds(self, sample: NodeSample) -> float:
         """Take in a sample; return the seconds since which all of its GPUs are nearly idle, 0 if one works or
         its use is unknown.
         """
+        before, self._last = self._last or sample.at, sample.at
+        if sample.at - before > SLEPT:
+            self._since = None
         uses = [gpu.use_percent for gpu in sample.gpus]
         known = [use for use in uses if use is not None]
         if not uses or len(known) < len(uses) or max(known) >= IDLE_PERCENT:

@@ -67,6 +67,13 @@ class WorkFolder:
         checkpoints, out = (self.path / COMMAND / name for name in ("checkpoints", "out"))
         return any(path.is_file() for path in checkpoints.rglob("*")) or any(out.glob("*.safetensors"))
 
+    @property
+    def used_at(self) -> float:
+        """Return when its last run began, or last wrote what another can resume from."""
+        begun = self.path / STATE if (self.path / STATE).exists() else self.path
+        kept = (one for name in _KEPT_OF_A_COMMAND for one in (self.path / COMMAND / name).rglob("*"))
+        return max(one.lstat().st_mtime for one in (begun, *(one for one in kept if one.is_file())))
+
     def clear(self) -> int:
         """Remove what no run can resume from and kill the processes that a dead agent left; return their
         number.
@@ -151,14 +158,14 @@ def open_work(root: Path, sha256: str) -> WorkFolder:
 
 
 def prune(root: Path) -> None:
-    """Clear the folders that no agent uses; remove those whose last run began more than 30 days ago."""
+    """Clear the folders that no agent uses; remove those that no run has used for 30 days."""
     for path in root.iterdir() if root.is_dir() else ():
         with suppress(OSError):
             if (lock := _locked(path)) is not None:
                 try:
-                    WorkFolder(path=path, lock=lock).clear()
-                    begun = path / STATE if (path / STATE).exists() else path
-                    if time.time() - begun.stat().st_mtime > UNUSED_SECONDS:
+                    work = WorkFolder(path=path, lock=lock)
+                    work.clear()
+                    if time.time() - work.used_at > UNUSED_SECONDS:
                         _remove(path)
                 finally:
                     os.close(lock)

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from trainer.base.strict_json import MOST_NAME, MOST_TEXT, Fields, Unsound, read_object
-from trainer.base.symbols import file_flaw, folders_of, path_flaw
+from trainer.base.symbols import MOST_CANDLE_FILES, file_flaw, folders_of, path_flaw
 from trainer.job.model_names import ENDS as ENDS_OF_TRIALS
 from trainer.job.model_names import MODEL_SUFFIX, is_model_file
 from trainer.runs.keys import of_experiment
@@ -350,7 +350,7 @@ def read_metrics(fields: Fields) -> dict[str, Any]:
 def read_data(fields: Fields) -> dict[str, Any]:
     """Return what a run read: its files, and the counts over all of them."""
     return {
-        "files": [dict(item.values) for item in fields.rows("files", most=MOST_FILES)],
+        "files": [dict(item.values) for item in fields.rows("files", most=MOST_CANDLE_FILES)],
         "bars": fields.whole("bars", 0, most=MOST_COUNT),
         "holes": fields.whole("holes", 0, most=MOST_COUNT),
         "synthetic": fields.truth("synthetic"),

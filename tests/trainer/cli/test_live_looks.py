@@ -17,8 +17,9 @@ from tests.trainer.node.test_sampling import A10G, CPU
 from tests.trainer.runs.test_training_events import EPOCH
 from trainer.aws.access import Access
 from trainer.aws.objects import Objects
+from trainer.base.errors import ConnectionFailed
 from trainer.base.instants import utc_now
-from trainer.cli.verbs import pull, status
+from trainer.cli.verbs import logs, pull, status
 from trainer.runs.samples import NodeSample
 
 pytestmark = pytest.mark.slow  # an account in which a machine is up
@@ -67,6 +68,30 @@ def test_status_follows_each_new_sample_until_the_run_ends(
     assert "the machine boots" in booting and "48 cores" not in booting
     assert "48 cores" in used and "no GPU" in used
     assert "stopped" in out and "48 cores" not in out
+
+
+@pytest.mark.parametrize("words", [("status", "--follow"), ("logs", "--follow"), ("pull", "--live")])
+def test_a_network_that_is_gone_for_a_while_ends_no_watching(
+    running: Running, mayfly: Any, monkeypatch: Any, tmp_path: Path, words: tuple[str, str]
+) -> None:
+    """As of a laptop that slept."""
+    command, flag = words
+    verb = {"status": status, "logs": logs, "pull": pull}[command]
+    settle, looks = verb.settle_run, []
+
+    def settled(*given: Any, **more: Any) -> Any:
+        looks.append(len(looks))
+        if 2 <= len(looks) <= 4:
+            raise ConnectionFailed("cannot describe the instances", why="EndpointConnectionError")
+        return settle(*given, **more)
+
+    steps = iter([*[lambda: None] * 5, running.end])
+    monkeypatch.setattr(verb, "settle_run", settled)
+    monkeypatch.setattr(verb.time, "sleep", lambda _: next(steps, running.end)())
+    out = ("--out", str(tmp_path / "out")) if command == "pull" else ()
+    code, _, err = mayfly(command, OPEN_RUN, flag, *out)
+    assert code == 0 and len(looks) > 4
+    assert err.count("EndpointConnectionError") == 1, "it is said once"
 
 
 @pytest.mark.parametrize("words", [("--follow",), (OPEN_RUN, "--follow", "--json")])

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.pieces import named
-from tests.records import at, created, described, launched, piece
+from tests.records import RUN, at, created, described, launched, piece
 from tests.trainer.control.conftest import SHA256
 from trainer.aws.objects import SpoiledObject
 from trainer.base.errors import ConfigError, ConnectionFailed, PermissionDenied
@@ -318,6 +318,27 @@ def test_a_boot_is_followed_from_its_log_to_the_agents_parts(booting):
     assert reader.read_new() == "phase stage\n"
     cloud.objects.write(keys.bootstrap_log, b"fetch\ninstall\nphase stage\npowering off\n")
     assert reader.read_new() == ""  # it holds what the agent said, too
+
+
+def test_lines_that_were_read_before_a_failure_are_shown_by_the_next_look(booting, monkeypatch):
+    cloud, record = booting
+    ids = ("i-8", "i-9")
+    record = replace(record, num_nodes=2, attempts=launched(created(instance_ids=ids)), run_id=f"{RUN}-two")
+    create_record(cloud.objects, record)
+    reader, get, fails = LogReader(cloud, record.run_id), cloud.objects.get, [True]
+    for keys in record.nodes:
+        cloud.objects.write(f"{keys.log}000001.log", b"phase train\n")
+
+    def failing(*, key, **more):
+        if key.startswith(record.nodes[1].log) and fails:
+            fails.pop()
+            raise ConnectionFailed("cannot read the log")
+        return get(key=key, **more)
+
+    monkeypatch.setattr(cloud.objects, "get", failing)
+    with pytest.raises(ConnectionFailed):
+        reader.read_new()
+    assert reader.read_new() == "node 0 | phase train\nnode 1 | phase train\n"
 
 
 def test_a_log_after_the_console_is_shown_from_its_beginning(booting):

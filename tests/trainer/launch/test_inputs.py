@@ -7,6 +7,7 @@ import pytest
 from tests.candles import fewest
 from tests.jobs import job_of, with_settings
 from trainer.base.errors import DataError
+from trainer.launch import inputs as inputs_module
 from trainer.launch.inputs import Input, choose
 from trainer.launch.planning import choose_from_set, with_candles
 
@@ -33,6 +34,14 @@ def test_every_symbol_is_taken_and_the_files_of_one_are_added_up():
 def test_only_files_that_hold_a_wanted_symbol_are_pinned():
     candles = chosen(BTC_2021, ETH, DAILY, symbols=("ETH-USD",), timeframe="1m")
     assert [entry.key for entry in candles.inputs] == ["raw/eth"]
+
+
+def test_more_files_than_a_run_reads_are_refused_before_it_starts(monkeypatch):
+    monkeypatch.setattr(inputs_module, "MOST_CANDLE_FILES", 2)
+    files = [item(f"{number}.csv", "1m", ("A", 100)) for number in range(3)]
+    assert len(chosen(*files[:2]).inputs) == 2
+    with pytest.raises(DataError, match="3 files of raw/main/ hold the bars .a run reads 2"):
+        chosen(*files)
 
 
 def test_several_timeframes_are_listed_and_none_is_guessed():

@@ -375,6 +375,19 @@ def test_events_beyond_the_bound_are_left_out_and_the_log_says_so(tmp_path, capl
     assert said == "its events take more than 2 MiB: the rest has no curves"
 
 
+def test_invented_names_of_models_fill_no_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(events, "MOST_SOURCES", 2)
+    clock = [0.0]
+    file = EventFile(tmp_path / "e.jsonl", most_bytes=2**20, now=lambda: NOW, clock=lambda: clock[0])
+    for second in (0, 240, 240, 240.5, 242):
+        clock[0] = float(second)
+        for name in ("A", "B", "C"):
+            file.write({"event": "progress", "model": name, "at": second})
+    kept = [json.loads(line) for line in (tmp_path / "e.jsonl").read_text().splitlines()]
+    assert [one["at"] for one in kept if one["model"] == "A"] == [0, 240, 242]
+    assert len([one for one in kept if one["model"] == "C"]) == 5 and len(file._kept_at) == 2
+
+
 def test_a_full_disk_ends_nothing_at_an_event(tmp_path):
     (tmp_path / "e.jsonl").symlink_to("/dev/full")
     EventFile(tmp_path / "e.jsonl", most_bytes=100).write({"event": "script_done"})

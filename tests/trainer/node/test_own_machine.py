@@ -162,6 +162,22 @@ def test_leftovers_of_a_killed_agent_go_at_the_next_start(tmp_path: Path) -> Non
     assert not work.path.exists()
 
 
+def test_checkpoints_of_a_run_of_weeks_stay_after_it_was_killed(tmp_path: Path) -> None:
+    """Another job's start clears its folder: it began long ago, and worked until yesterday."""
+    work = open_work(tmp_path, "cd" * 32)
+    checkpoint = work.path / "command/checkpoints/lstm_BTC-USD_1m/900/data.safetensors"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.touch()
+    (work.path / "here.json").write_text(json.dumps({"run_id": "r1"}))
+    os.utime(work.path / "here.json", (0, 0))
+    work.release()
+    prune(tmp_path)
+    assert checkpoint.exists()
+    os.utime(checkpoint, (0, 0))
+    prune(tmp_path)
+    assert not work.path.exists()
+
+
 def test_temporary_files_have_short_paths_and_go_with_the_run(node: Any, start: Any) -> None:
     (node.work / "command" / "venv" / "lib").mkdir(parents=True)
     start("mkdir -p $TMPDIR/$(printf 'd/%.0s' $(seq 1500)); echo $TMPDIR")  # deeper than Python's frames

@@ -128,11 +128,16 @@ def used(seconds: float, *percent: float | None) -> NodeSample:
 
 def test_gpus_are_idle_while_all_of_them_are() -> None:
     watch = IdleWatch()
-    assert [watch.seconds(used(at, 2, 4.9)) for at in (0, 5, 900)] == [0, 5, 900]
+    assert [watch.seconds(used(at, 2, 4.9)) for at in range(0, 905, 5)] == [*range(0, 905, 5)]
     assert watch.words(900, "stage") == "GPUs nearly idle for 15 min (at most 5 %) in phase stage"
     for busy in (used(905, 0, 5), used(905, 0, None), used(905)):
         assert watch.seconds(busy) == 0
         assert [watch.seconds(used(at, 0, 0)) for at in (910, 915)] == [0, 5]
+
+
+def test_a_night_asleep_is_no_time_of_idle_gpus() -> None:
+    watch, night = IdleWatch(), 8 * 3600
+    assert [watch.seconds(used(at, 0, 0)) for at in (0, 5, night, night + 5)] == [0, 5, 0, 5]
 
 
 def test_a_job_says_how_long_its_gpus_may_stand_idle() -> None:
@@ -144,7 +149,7 @@ def test_a_run_ended_for_idle_gpus_has_failed_and_says_so(node) -> None:
     node.idle_seconds = 1200
     node.enter("train")
     sampling = Sampling(node)
-    for at in (0, 1200):
+    for at in range(0, 1205, 5):
         sampling.look_at_idle_gpus(used(at, 0, 1))
     assert node.is_stopping() and finish(node, Stopped("the script was stopped")) == 100
     result = json.loads(node.uplink.s3.objects[node.status.identity.keys.result])

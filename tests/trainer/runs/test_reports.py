@@ -8,6 +8,7 @@ import pytest
 
 from tests.pieces import named
 from trainer.base.strict_json import Fields, Unsound
+from trainer.base.symbols import MOST_CANDLE_FILES
 from trainer.runs.reports import MOST_TEXT, read_outputs, read_result
 
 PREFIX = "models/experiments/r/1/"
@@ -82,6 +83,16 @@ def test_a_model_of_another_run_spoils_the_result():
     assert read_result(body, models_prefix=PREFIX, names=["lstm-direction_BTC-USD_1m"]).models
     with pytest.raises(Unsound, match="BTC-USD_1m', which the run was not launched for"):
         read_result(body, models_prefix=PREFIX, names=["lstm-direction_ETH-USD_1m"])
+
+
+def test_a_result_lists_as_many_candle_files_as_a_run_may_read():
+    """500 stocks and a new file of each a week are 26,000 in a year."""
+    files = [
+        {"file": f"S{number}.parquet", "bars": 5, "symbols": ["S"]} for number in range(MOST_CANDLE_FILES)
+    ]
+    assert len(read(data={"files": files, "bars": 5, "holes": 0}).data["files"]) == 50_000
+    with pytest.raises(Unsound, match="files"):
+        read(data={"files": [*files, files[0]]})
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 
 from trainer.aws.stack import read_stack
 from trainer.base.errors import UsageError
 from trainer.base.text import lines_of
-from trainer.cli.connect import connected, named_run
+from trainer.cli.connect import connected, look_again, named_run
 from trainer.cli.output import counted, say, say_json, say_text, warn
 from trainer.cli.parts import LogReader, read_events
 from trainer.cli.terminal import show
@@ -40,12 +41,13 @@ def run(arguments: argparse.Namespace) -> int:
             say_json({"run_id": arguments.run, "lines": [line.rstrip("\r\n") for line in lines_of(text)]})
             return 0
         say_text(text)
+        wait = partial(time.sleep, access.place.poll_seconds)
         while arguments.follow:
-            ended = settle_run(cloud, arguments.run).receipt is not None
-            say_text(reader.read_new())
+            ended = look_again(partial(settle_run, cloud, arguments.run), wait).receipt is not None
+            say_text(look_again(reader.read_new, wait))
             if ended:
                 break
-            time.sleep(access.place.poll_seconds)
+            wait()
     return 0
 
 

@@ -27,7 +27,7 @@ from trainer.base.errors import ConfigError, TrainerError, UsageError, file_erro
 from trainer.base.files import whole_file
 from trainer.base.symbols import path_flaw
 from trainer.base.text import printable
-from trainer.cli.connect import connected, folder_of_run, named_run
+from trainer.cli.connect import connected, folder_of_run, look_again, named_run
 from trainer.cli.output import say, say_json, warn
 from trainer.cli.parts import EventsReader, LogReader
 from trainer.cli.tracking.track import Tracked, need_trackers, track
@@ -58,13 +58,14 @@ def run(arguments: argparse.Namespace) -> int:
         folder = Path(arguments.out) if arguments.out else folder_of_run(arguments.run)
         check_folder(folder)
         pulled = Pulled(cloud, arguments.run, folder, partial(_fetch, access, outputs.bucket))
+        wait, new = partial(time.sleep, access.place.poll_seconds), pulled.bring()
         while True:
-            new = pulled.bring()
             if not arguments.json:
                 _announce(new, pulled)
             if pulled.ended or not arguments.live:
                 break
-            time.sleep(access.place.poll_seconds)
+            wait()
+            new = look_again(pulled.bring, wait)
         for tracked in pulled.track(dict.fromkeys(arguments.track)):
             if not arguments.json:
                 warn(str(tracked))

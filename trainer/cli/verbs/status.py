@@ -9,17 +9,17 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from rich.console import RenderableType
 
 from trainer.attach.keys import forget_ended
 from trainer.aws.stack import read_stack
-from trainer.base.errors import ConnectionFailed, EmbeddedAwsGone, TrainerError, UsageError
+from trainer.base.errors import TrainerError, UsageError
 from trainer.base.instants import from_iso, iso
-from trainer.cli.connect import connected, named_run
+from trainer.cli.connect import connected, look_again, named_run
 from trainer.cli.output import duration, money, piece_noun, pieces_counted, say, say_json, warn
 from trainer.cli.terminal import Console, show
 from trainer.cli.views.progress import durable_of
@@ -131,26 +131,22 @@ def _followed(cloud: Cloud, run_id: str, *, seconds: float) -> dict[str, Any]:
     of the network are printed, and it goes on.
     """
     console, last = Console(), None
-    progress: RunProgress | None = None
+    wait = partial(time.sleep, seconds)
     watch = Watch(console, None, below=lambda progress: _use(progress, cloud.now()))
     try:
-        while True:
-            try:
-                if (settled := settle_run(cloud, run_id)).receipt is not None:
-                    return _of_receipt(settled.receipt)
-                progress = progress_of(settled.look, cloud.now(), settled.look.error)
-            except ConnectionFailed as error:
-                if progress is None or isinstance(error, EmbeddedAwsGone):
-                    raise
-                progress = replace(progress, last_error=str(error))
+        settled = settle_run(cloud, run_id)
+        while settled.receipt is None:
+            progress = progress_of(settled.look, cloud.now(), settled.look.error)
             watch.on_event(progress)
             if not console.live and progress.sample != last:
                 last = progress.sample
                 for part in _use(progress, cloud.now()):
                     console.show(part)
-            time.sleep(seconds)
+            wait()
+            settled = look_again(partial(settle_run, cloud, run_id), wait)
     finally:
         console.close()
+    return _of_receipt(settled.receipt)
 
 
 def _use(progress: RunProgress, now: datetime) -> list[RenderableType]:

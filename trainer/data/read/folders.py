@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from trainer.base.errors import DataError
-from trainer.base.symbols import file_flaw
+from trainer.base.symbols import MOST_CANDLE_FILES, file_flaw
 from trainer.data.read.file_names import flat_name
 from trainer.data.read.paths import HIDDEN, check_path, no_candles
 from trainer.data.read.sniffing import is_table
@@ -20,7 +20,6 @@ from trainer.data.side_names import side_name
 from trainer.data.table import SUFFIXES
 
 TEXT_SUFFIX = ".txt"  # a candle file if its first lines look like one, or if the user names it
-MOST_FILES = 50_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,12 +61,12 @@ def _in_folder(path: Path) -> FolderFiles:
     subfolders = sorted(item for item in shown if item.is_dir() and not item.is_symlink())
     read = [folder for folder in subfolders if not files or "=" in folder.name]
     for folder in read:
-        files += islice(_below(path, folder), MOST_FILES + 1)
-        if len(files) > MOST_FILES:
-            raise DataError(
-                f"{path} holds more than {MOST_FILES:,} candle files",
-                do="Name one of its subfolders.",
-            )
+        if len(files) <= MOST_CANDLE_FILES:
+            files += islice(_below(path, folder), MOST_CANDLE_FILES + 1)
+    if len(files) > MOST_CANDLE_FILES:
+        what = f"{path} holds more than {MOST_CANDLE_FILES:,} candle files"
+        do = "Name one of its subfolders." if read else "Join the files of each symbol, or name fewer."
+        raise DataError(what, do=do)
     if not files:
         raise no_candles(path)
     holding = tuple(

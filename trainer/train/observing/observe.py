@@ -41,7 +41,7 @@ class Observed:
         with self._lock:
             now = self._clock()
             if event["event"] == "progress":
-                if now - self._written_at.get(event["model"], -math.inf) < PROGRESS_SECONDS:
+                if 0 <= now - self._written_at.get(event["model"], -math.inf) < PROGRESS_SECONDS:
                     return
                 self._written_at[event["model"]] = now
             places = [("models", event.get("model")), ("workers", event.get("worker"))]

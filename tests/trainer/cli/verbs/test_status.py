@@ -117,7 +117,7 @@ def test_a_followed_run_outlasts_errors_of_the_network(monkeypatch, capsys):
     monkeypatch.setattr(status, "settle_run", settle_run)
     cloud = SimpleNamespace(now=lambda: NOON)
     assert _followed(cloud, RUN, seconds=0.0)["state"] == "done"
-    assert capsys.readouterr().err.count("AWS: cannot read run.json") == 1
+    assert capsys.readouterr().err.count("warning: cannot read run.json") == 1
     looks = iter([failure])
     with pytest.raises(ConnectionFailed):
         _followed(cloud, RUN, seconds=0.0)

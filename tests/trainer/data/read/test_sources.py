@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from trainer.base.errors import DataError
+from trainer.data.read import folders
 from trainer.data.read.reading import read_candles
 
 NINE = 1_609_491_600  # 2021-01-01T09:00:00Z
@@ -32,6 +33,16 @@ def test_times_are_read_as_nanoseconds_utc(write_csv, times: list[str]) -> None:
     candles = read_candles(path)["AAA"]
     assert candles.timestamp.dtype == np.int64
     assert candles.timestamp.tolist() == [NINE * 10**9, (NINE + 60) * 10**9]
+
+
+@pytest.mark.parametrize("folder", ["", "symbol=AAA/"])
+def test_more_files_than_a_run_reads_are_refused(write_csv, monkeypatch, tmp_path: Path, folder: str) -> None:
+    monkeypatch.setattr(folders, "MOST_CANDLE_FILES", 2)
+    (tmp_path / folder).mkdir(exist_ok=True)
+    for number in range(3):
+        (tmp_path / folder / f"AAA_{number}.csv").write_text("date,open,high,low,close,volume\n")
+    with pytest.raises(DataError, match="more than 2 candle files"):
+        folders.candle_files(tmp_path)
 
 
 def test_dates_as_text_and_as_numbers_are_midnights(write_csv, tmp_path: Path) -> None:

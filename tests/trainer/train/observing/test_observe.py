@@ -42,6 +42,14 @@ def test_an_event_is_kept_by_model_and_by_worker(tmp_path):
     ]
 
 
+def test_a_clock_that_is_set_back_hides_no_progress(tmp_path):
+    times = iter([4000.0, 4001.0, 400.0, 401.0, 405.0])
+    observed = Observed(tmp_path, clock=lambda: next(times))
+    for step in range(5):
+        observed({**PROGRESS, "step": step})
+    assert [event["step"] for event in lines(tmp_path / "workers" / "1.jsonl")] == [0, 2, 4]
+
+
 def test_progress_is_limited_and_other_events_are_not(tmp_path):
     times = iter([0.0, 1.0, 2.0, 5.5])
     observed = Observed(tmp_path, clock=lambda: next(times))
