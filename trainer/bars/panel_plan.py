@@ -149,6 +149,7 @@ def _choose_target(
         series="the panel's best series",
         shorter=job.model.shorter,
         test_key=job.data.test_key,
+        bars=len(calendar.instants),
         bars_needed=bars_for_labels(calendar.time.clock, job.data.shares_of(len(calendar.instants))[1]),
     )
 

@@ -271,14 +271,15 @@ def choose_target(
     series: str,
     shorter: str,
     test_key: str,
+    bars: int,
     bars_needed: int,
     remark: str = "",
 ) -> TargetSettings:
     """Return the target with open settings chosen: the first option, the farthest, with enough labels in test
     that don't overlap, which `num_separate` counts.
 
-    Raises DataError if none has; `series`, `shorter` (keys that make the model see less), `test_key`,
-    `bars_needed` (about as many would do) and `remark` are for its text.
+    Raises DataError if none has; `series`, its `bars`, `shorter` (keys that make the model see less),
+    `test_key`, `bars_needed` (about as many would do, without holes) and `remark` are for its text.
     """
     options, separate = target.options(), 0
     if len(options) == 1:
@@ -289,6 +290,8 @@ def choose_target(
             return option
     what = f"{series} has {separate} labels in test that don't overlap, at the shortest {target.farther}"
     why = f"a forecast is scored on {FEWEST_TEST_LABELS} at least{remark}"
+    if separate:  # of labels that are lost to holes more bars lose more
+        bars_needed = max(bars_needed, math.ceil(bars * (FEWEST_TEST_LABELS + 1) / separate))
     more = f"Give more bars (about {bars_needed:,})"
     if not separate:
         why = f"the target {target.name} looks whole sessions ahead, and no such label fits into test; {why}"

@@ -84,6 +84,7 @@ def plan_by_spans(
         series=candles.symbol,
         shorter=job.model.shorter,
         test_key=job.data.test_key,
+        bars=len(candles),
         bars_needed=warmup + bars_for_labels(time.clock, job.data.shares_of(len(candles))[1]),
         remark=f"; the series has {counted(int(time.holes.sum()), 'hole')}",
     )

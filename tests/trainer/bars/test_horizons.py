@@ -86,6 +86,15 @@ def test_a_test_span_shorter_than_a_session_names_the_bars_needed(make_candles):
     assert plan_symbol(make_candles(needed, timeframe="1m"), SMALL).target.horizon_sessions >= 1
 
 
+def test_a_series_with_holes_is_not_asked_for_fewer_bars_than_it_has(make_candles):
+    candles = make_candles(200, timeframe="1d", drop=range(9, 200, 21))
+    job = job_of(target="volatility", lookback=5, features=["log_return_5"], timeframe="1d", calendar="24x7")
+    with pytest.raises(DataError, match="labels in test that don't overlap") as refused:
+        plan_symbol(candles, job)
+    needed = re.search(r"about ([\d,]+)", str(refused.value))
+    assert needed and int(needed[1].replace(",", "")) > len(candles)
+
+
 def test_too_few_sessions_are_refused_unless_the_horizon_is_set(make_candles):
     candles = make_candles(BARS // 2, timeframe="2h")
     with pytest.raises(DataError, match=r"raise data.test_fraction.*horizon_sessions = 1"):
