@@ -346,6 +346,7 @@ def test_a_piece_trains_on_its_own_bars_and_is_scored_beside_baselines(file: Pat
 
 LINES = {
     "Ahead": "looks ahead: an observation at",
+    "Escapes": "looks ahead: the end of an episode at",
     "Chance": "is not deterministic",
     "Timeless": 'has no info["time"]',
     "Late": "which is no later bar of its candles",
