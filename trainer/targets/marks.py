@@ -22,6 +22,7 @@ from trainer.targets.inference import FEWEST_CELLS, CellMean, t_quantile
 LEVEL = 0.05  # of false discoveries among a run's models, and of a single doubt
 POWER = 0.8  # with which `needed` cells would show the gain
 MOST_NEEDED = 100_000
+MOST_GAIN = 1e16  # with its interval, of any freedom, it stays within what a receipt may hold
 MOST_NAMED = 5  # models of a verdict
 MOST_FREEDOM = 100_000
 
@@ -169,8 +170,9 @@ def _mark(gains: _Gains, found: CellMean, *, better: bool, worse: bool) -> Mark:
 def _needed(found: CellMean, cells: int) -> int | None:
     """Return how many cells would show a gain of this size against this spread, with a chance of 80 %."""
     wanted = t_quantile(1 - LEVEL / 2, found.freedom) + NormalDist().inv_cdf(POWER)
-    needed = math.ceil(cells * (wanted / found.t) ** 2) if found.t > 0 else MOST_NEEDED + 1
-    return max(cells + 1, needed) if needed <= MOST_NEEDED else None
+    if found.t < wanted * math.sqrt(cells / MOST_NEEDED):
+        return None
+    return max(cells + 1, math.ceil(cells * (wanted / found.t) ** 2))
 
 
 def _discoveries(values: Sequence[float], *, tried: int) -> list[bool]:
@@ -188,7 +190,7 @@ def _gains(metrics: Mapping[str, Any]) -> _Gains | None:
     proper, told, cells = about.get("proper"), test.get("better"), test.get("cells")
     if not isinstance(proper, (list, tuple)) or not proper or not isinstance(told, Mapping):
         return None
-    if not isinstance(cells, int) or not told:
+    if not isinstance(cells, int) or cells < 1 or not told:
         return None
     read = {
         str(name): {str(score): _estimate(its.get(score)) for score in proper}
@@ -208,7 +210,8 @@ def _estimate(told: Any) -> CellMean | None:
     """Return an estimate as metrics tell it; None if it is null or none of ours."""
     try:
         gain = Value(told, "the gain").fields()
-        value, error = gain.value("gain").number(), gain.value("error").number(least=0)
+        value = gain.value("gain").number(least=-MOST_GAIN, most=MOST_GAIN)
+        error = gain.value("error").number(least=0, most=MOST_GAIN)
         return CellMean(value=value, error=error, freedom=gain.whole("freedom", least=1, most=MOST_FREEDOM))
     except Unsound:
         return None

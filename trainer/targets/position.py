@@ -118,8 +118,9 @@ class Position(TargetSettings):
         low = -self.limit if self.short else 0.0
         if self.is_continuous:
             return (low, 0.0, self.limit) if self.short else (low, self.limit)
-        steps = self.levels - 1
-        return tuple(low + (self.limit - low) * place / steps for place in range(self.levels))
+        last = self.levels - 1
+        steps = range(-last, last + 1, 2) if self.short else range(self.levels)
+        return tuple(self.limit * (step / last) for step in steps)  # 0 and the ends are exact
 
     @property
     def flat(self) -> int:

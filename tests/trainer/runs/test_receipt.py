@@ -445,6 +445,23 @@ def test_a_receipt_cuts_an_error_to_what_its_reader_takes(ended):
     assert read["attempts"][0]["error"] == read["error"] and read["exit_code"] == 101
 
 
+@pytest.mark.parametrize(("gain", "error"), [(1e18, 1e17), (1e-300, 1.0), (-9e17, 9e17), (1e18, 1e-300)])
+def test_a_receipt_with_any_gain_of_a_node_is_read_again(ended, gain, error):
+    scores = {"gain": gain, "error": error, "freedom": 1}
+    about = {
+        "headline": "mse",
+        "proper": ["mse"],
+        "metrics": {"mse": {"title": "MSE", "better": "lower", "unit": ""}},
+        "table": [],
+    }
+    metrics = {"about": about, "test": {"n": 900, "cells": 90, "better": {"mean": {"mse": scores}}}}
+    key = f"models/experiments/AROA:i-1/{ended.run_id}/1/lstm_BTC-USD_1m.safetensors"
+    model = ModelSeen(key=key, version_id="v", sha256="0" * 64, metrics=metrics)
+    receipt = make_receipt(ended, Observation(models=(model,)))
+    assert receipt["models"][0]["judgement"]["mark"]
+    assert receipt_from_json(json.dumps(receipt).encode(), ended.run_id)["models"] == receipt["models"]
+
+
 def test_inputs_of_many_machines_are_read_again(ended):
     """Each of 64 may fetch terabytes, and a receipt has their sum."""
     inputs = dict.fromkeys(INPUT_COUNTS, 0) | {"s3_bytes": 64 * 10**13, "cache_failed": ""}

@@ -108,6 +108,12 @@ def test_too_few_cells_are_withheld_with_how_many_it_takes():
     assert one.mark == "too little to tell" and one.needed is None, "no number of cells that anybody has"
 
 
+@pytest.mark.parametrize("gain", [1e-15, 1e-100, 1e-200, 1e-320])
+def test_a_gain_of_almost_nothing_takes_more_cells_than_any(gain):
+    (one,) = judge([told(gain)])
+    assert (one.mark, one.gain, one.needed) == ("too little to tell", gain, None)
+
+
 def test_no_gain_and_no_loss_is_no_different():
     assert marks(told(-0.5)) == ["no different"]
     assert marks(told(0.0)) == ["no different"]

@@ -171,6 +171,18 @@ def test_outputs_that_are_no_numbers_are_no_positions(target):
         target.columns_of_held(columns, 0.0)
 
 
+@pytest.mark.parametrize("limit", [0.03, 0.05, 0.1, 0.3, 0.7, 1.0])
+@pytest.mark.parametrize("short", [True, False])
+def test_flat_is_exactly_0_and_the_ends_are_the_limit(limit, short):
+    for levels in range(3, 22, 2):
+        target = Position(levels=levels, limit=limit, short=short)
+        assert (target.positions[target.flat], target.positions[-1]) == (0, limit)
+        assert target.positions[0] == (-limit if short else 0) and len(target.positions) == levels
+        assert np.diff(target.positions) == pytest.approx((1 + short) * limit / (levels - 1))
+        target.check_held(limit)
+        assert "held_0" in target.columns(np.zeros((1, target.outputs)), None, np.zeros(1), {})
+
+
 def test_what_is_held_decides_what_to_hold():
     columns = {"held_-1": np.array([0.0]), "held_0": np.array([1.0]), "held_1": np.array([-1.0])}
     for held, position in ((-1.0, 0.0), (-0.4, 1.0), (0.9, -1.0)):

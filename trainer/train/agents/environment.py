@@ -193,34 +193,39 @@ def refuse_look_ahead(
 
     It is run with random actions; then all bars after one are changed, each by its own, and the same actions
     are taken again: no observation up to that bar may differ, nor the reward of one whose `ahead` next bars
-    are all before. `make` builds it; its `info` has the time of each observation's bar (ns), as ours has.
+    are all before, nor whether its action ends the episode. `make` builds it; its `info` has the time of each
+    observation's bar (ns), as ours has.
     """
     random = np.random.default_rng(seed)
     env = make(candles)
     env.action_space.seed(seed)
     actions = [env.action_space.sample() for _ in range(steps)]
     first = _run(env, actions, seed)
-    times = [time for time, _, _ in first]
+    times = [time for time, *_ in first]
     known = times[:-ahead] or times  # an episode may end early
     for cut in random.choice(known, size=min(cuts, len(known)), replace=False):
         last = int(np.searchsorted(candles.timestamp, cut))
         again = _run(make(_moved(candles, last, random)), actions, seed)
-        for (time, seen, reward), (_, other, rewarded) in zip(first, again, strict=False):
+        for (time, seen, reward, over), (_, other, rewarded, ended) in zip(first, again, strict=False):
             bar = int(np.searchsorted(candles.timestamp, time))
             if bar <= last and not np.array_equal(seen, other):
                 raise _looks_ahead("an observation", time, cut)
             if bar + ahead <= last and reward != rewarded:
                 raise _looks_ahead("a reward", time, cut)
+            if bar + ahead <= last and over != ended:
+                raise _looks_ahead("the end of an episode", time, cut)
 
 
-def _run(env: gymnasium.Env, actions: list[Any], seed: int) -> list[tuple[int, np.ndarray, float]]:
-    """Return the time of each bar, what was seen at it, and what the action there brought."""
+def _run(env: gymnasium.Env, actions: list[Any], seed: int) -> list[tuple[int, np.ndarray, float, bool]]:
+    """Return the time of each bar, what was seen at it, what the action there brought, and whether it ended
+    the episode.
+    """
     seen, info = env.reset(seed=seed)
     made = []
     for action in actions:
         time = int(info["time"])
         after, reward, terminated, truncated, info = env.step(action)
-        made.append((time, np.array(seen), float(reward)))
+        made.append((time, np.array(seen), float(reward), bool(terminated or truncated)))
         seen = after
         if terminated or truncated:
             break

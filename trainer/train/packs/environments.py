@@ -22,8 +22,8 @@ from trainer.data.read.candles import Candles
 from trainer.job.job import Job
 from trainer.targets.environment import AHEAD, EnvironmentTarget
 from trainer.targets.environment_policy import drawn, judged, value
-from trainer.targets.environment_steps import random_policy, rewards_of
-from trainer.train.agents.lanes import HereLanes, LanePlace, Lanes, Processes, Stepped
+from trainer.targets.environment_steps import random_policy
+from trainer.train.agents.lanes import EpisodeLane, HereLanes, LanePlace, Lanes, Processes, Stepped
 from trainer.train.agents.ppo import Experience, clipped_losses, normalized
 from trainer.train.agents.rollout import advantages
 from trainer.train.packs.agents import Agents, uniform
@@ -69,7 +69,7 @@ class Environments(Agents):
         self._taken_ML = np.zeros((len(members), lanes), dtype=np.int64)
         self._number_ML = np.zeros((len(members), lanes), dtype=np.int64)
         began = time.perf_counter()
-        units = [_unit(self._own, _candles(member), self._agent.discount) for member in members]
+        units = [_unit(self._own, self._place(member, 0), self._agent.discount) for member in members]
         seconds = (time.perf_counter() - began) / sum(_unit_bars(_candles(member)) for member in members)
         self._units_M = torch.tensor(units, dtype=torch.float64, device=self._device)
         places = [self._place(member, lane) for member in members for lane in range(lanes)]
@@ -230,15 +230,18 @@ def processes_of(lanes: int, *, cores: int, step_seconds: float) -> int:
     return max(1, min(cores, lanes, int(lanes * step_seconds / ASK_SECONDS)))
 
 
-def _unit(target: EnvironmentTarget, candles: Candles, discount: float) -> float:
+def _unit(target: EnvironmentTarget, place: LanePlace, discount: float) -> float:
     """Return the unit of rewards: the root of the mean square of a random policy's discounted sums of them in
-    training, else 1. It keeps values near 1, as VecNormalize of Stable-Baselines3 does by a running estimate.
+    episodes of training, else 1. It keeps values near 1, as VecNormalize of Stable-Baselines3 does by a
+    running estimate. As a value, a sum goes on after a time limit.
     """
-    bars = np.arange(_unit_bars(candles))
+    lane, act = EpisodeLane(target, place), random_policy(target)
     sums, total = list[float](), 0.0
-    for reward in rewards_of(target, candles, bars, random_policy(target)).tolist():
-        total = reward + discount * total
+    for _ in range(_unit_bars(place.candles)):
+        made = lane.step(act(lane.seen))
+        total = made.reward + discount * total
         sums.append(total)
+        total = 0.0 if made.terminated else total
     return float(np.sqrt(np.mean(np.square(sums)))) or 1.0
 
 

@@ -82,6 +82,14 @@ class Ahead(Long):
         )
 
 
+class Escapes(Long):
+    """Is over before a large loss of the bars to come."""
+
+    def step(self, action):
+        seen, reward, _, over, info = super().step(action)
+        return seen, reward, bool((np.diff(self.closes[self.bar + 2 :][:2]) < -0.01).any()), over, info
+
+
 class Chance(Long):
     def step(self, action):
         if self.bar > 20:  # the library's checker looks at the first step

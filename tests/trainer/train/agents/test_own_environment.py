@@ -192,6 +192,12 @@ def test_the_value_after_a_time_limit_is_bootstrapped(file: Path) -> None:
     assert ended.sum() == 4 and bool((pack.made.after[0][ended] != 0).all())
 
 
+def test_early_ends_do_not_shrink_the_unit_of_rewards(file: Path) -> None:
+    """A change of position costs about 1: the sum of an episode of up to 16 bars is several times as large."""
+    endless, ruined = (Environments([member_of(0)], job_in(file, ruin=ruin)) for ruin in (0, 17))
+    assert 2 < float(ruined._units_M[0]) < float(endless._units_M[0])
+
+
 @pytest.mark.parametrize(
     ("name", "steps", "least"),
     [("Told", 15, 1.5), pytest.param("ToldTwo", 60, 3.0, marks=pytest.mark.nightly)],
@@ -346,6 +352,7 @@ def test_a_piece_trains_on_its_own_bars_and_is_scored_beside_baselines(file: Pat
 
 LINES = {
     "Ahead": "looks ahead: an observation at",
+    "Escapes": "looks ahead: the end of an episode at",
     "Chance": "is not deterministic",
     "Timeless": 'has no info["time"]',
     "Late": "which is no later bar of its candles",
