@@ -24,6 +24,7 @@ POWER = 0.8  # with which `needed` cells would show the gain
 MOST_NEEDED = 100_000
 MOST_NAMED = 5  # models of a verdict
 MOST_FREEDOM = 100_000
+MOST_GAIN = 1e15  # and of its error: a receipt takes the ends of their interval
 
 Mark = Literal["better", "too little to tell", "no different", "worse"]
 MARKS: tuple[Mark, ...] = get_args(Mark)  # in the order of a table
@@ -169,7 +170,9 @@ def _mark(gains: _Gains, found: CellMean, *, better: bool, worse: bool) -> Mark:
 def _needed(found: CellMean, cells: int) -> int | None:
     """Return how many cells would show a gain of this size against this spread, with a chance of 80 %."""
     wanted = t_quantile(1 - LEVEL / 2, found.freedom) + NormalDist().inv_cdf(POWER)
-    needed = math.ceil(cells * (wanted / found.t) ** 2) if found.t > 0 else MOST_NEEDED + 1
+    if found.t * MOST_NEEDED < wanted:  # no gain, or so little that its square is no number
+        return None
+    needed = math.ceil(cells * (wanted / found.t) ** 2)
     return max(cells + 1, needed) if needed <= MOST_NEEDED else None
 
 
@@ -208,7 +211,8 @@ def _estimate(told: Any) -> CellMean | None:
     """Return an estimate as metrics tell it; None if it is null or none of ours."""
     try:
         gain = Value(told, "the gain").fields()
-        value, error = gain.value("gain").number(), gain.value("error").number(least=0)
+        value = gain.value("gain").number(least=-MOST_GAIN, most=MOST_GAIN)
+        error = gain.value("error").number(least=0, most=MOST_GAIN)
         return CellMean(value=value, error=error, freedom=gain.whole("freedom", least=1, most=MOST_FREEDOM))
     except Unsound:
         return None
