@@ -86,6 +86,15 @@ ABOUT = {
     "metrics": {"auc": {"title": "AUC", "better": "higher", "unit": ""}},
     "table": [{"title": "AUC", "value": ["auc"], "beside": ["baselines", "logistic", "auc"]}],
 }
+TRADED = ("net", "gross", "turnover", "exposure", "hold", "sharpe", "skew", "kurtosis", "fee", "slippage")
+TEST = {
+    "auc": 0.5,
+    "n": 500,
+    "cells": 30,
+    "baselines": {"logistic": {"auc": 0.5}},
+    "better": {"logistic": {"auc": {"gain": 0.01, "error": 0.02, "freedom": 5}}},
+    "trading": {"bars": 500, **dict.fromkeys(TRADED, 0.1)},
+}
 SCRIPT = {**named("A"), "sha256": HASH, "exit_code": -9, "starts": 2, "seconds": 1.5}
 SCRIPT |= {"last_lines": ["l"], "notes": ["n"], "done": True, "values": {"lr": "0.1"}}
 SCRIPT |= {"best": {"metric": "mse", "value": 0.5, "better": "min"}}
@@ -101,7 +110,7 @@ RESULT = {
             "key": f"{PREFIX}lstm-direction_A_1m.safetensors",
             "version_id": "v",
             "sha256": HASH,
-            "metrics": {"about": ABOUT, "test": {"auc": 0.5, "baselines": {"logistic": {"auc": 0.5}}}},
+            "metrics": {"about": ABOUT, "test": TEST},
         }
     ],
     "failed": [{**named("B"), "reason": "r"}],
@@ -111,7 +120,11 @@ RESULT = {
     "devices": {"expected": 1, "found": 1, "kind": "cuda", "note": ""},
     "python_packages": "node lock",
     "files": [{"file": "A_1m.csv", "sha256": HASH, "bytes": 5, "added": True}],
-    "scripts": [SCRIPT, {**SCRIPT, **named("C")}],
+    "scripts": [
+        SCRIPT,
+        {**SCRIPT, **named("C")},
+        {**SCRIPT, **named("A 1"), "trial": 1, "end": "done", "epochs": 3},
+    ],
     "checkpoints": {"snapshots": 1, "objects": 2, "bytes": 3, "usd": 0.1},
 }
 OUTPUT = {"file": "a/m.pt", "key": f"{PREFIX}out/{HASH}", "version_id": "v", "sha256": HASH, "bytes": 5}
@@ -356,9 +369,9 @@ def plan_is_read_or_refused(body: bytes) -> None:
         assert is_shown(str(error))
         return
     assert read_plan(plan.to_bytes()) == plan
-    plan.summary()
     with suppress(DataError):
-        plan.check_fits(job_from(JOB))
+        plan.check_fits(job := job_from(JOB))
+        plan.summary(job)
 
 
 INDEX = {

@@ -160,9 +160,10 @@ def ranked(scripts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """
     metrics = Counter(item["best"]["metric"] for item in scripts if item["done"] and item["best"])
     metric = metrics.most_common(1)[0][0] if metrics else ""
+    of_study = ("series", "fold", "seed") if any("trial" in item for item in scripts) else ()
 
     def place(item: Mapping[str, Any]) -> tuple[Any, ...]:
-        best, study = item["best"], [item.get(name) for name in ("series", "fold", "seed") if "trial" in item]
+        best, study = item["best"], [item.get(name) for name in of_study]
         is_part = not is_whole(item)  # a trial that did not train to its end
         if not item["done"] or not metric or best.get("metric") != metric:
             return *study, not item["done"], True, is_part, 0.0

@@ -123,3 +123,4 @@ def test_the_sweepers_own_codes_are_those_of_the_table():
     assert {sweep.NO_INSTANCE} <= aws_errors.NO_INSTANCE
     assert {sweep.NO_SCHEDULE} <= aws_errors.NO_SCHEDULE
     assert set(sweep.SPOILED_OBJECT) <= aws_errors.SPOILED_OBJECT
+    assert sweep.SPOILED_KEY == aws_errors.SPOILED_KEY

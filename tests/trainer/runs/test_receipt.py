@@ -15,6 +15,8 @@ from tests.pieces import named
 from tests.records import at, created, launched, piece, seen
 from trainer.base.errors import UsageError
 from trainer.base.strict_json import Unsound
+from trainer.cli.views.drawing import drawn
+from trainer.cli.views.receipt import receipt_view
 from trainer.runs.attempts import Reached
 from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import EXIT_CODES, exit_code
@@ -271,6 +273,17 @@ def test_values_are_sorted_by_their_score_and_the_best_wins():
     assert [item["piece"] for item in ranked(most)] == ["y", "x"] and winner(most) == most[1]
     for alone in ([], [of[0]], [of[0], of[1], of[3]], [value("x", None), value("y", None)]):
         assert winner(alone) is None
+
+
+def test_a_trial_beside_other_ends_closes_its_run(ended):
+    """A node may report anything, ends of both kinds too: the run gets its receipt, which is read and shown."""
+    other = {**named("a"), **value("a", 0.3), "values": {}, "exit_code": 0, "starts": 1, "seconds": 1.0}
+    trial = {**other, **named("b 1"), "trial": 1, "end": "failed", "epochs": 1, "done": False}
+    for scripts in ((trial, other), (other, trial)):
+        observed = Observation(result=NodeResult(state="done", scripts=scripts))
+        receipt = make_receipt(replace(ended, work="script", leaves="files"), observed)
+        shown = drawn(receipt_view(receipt_from_json(json.dumps(receipt).encode(), ended.run_id), 0))
+        assert "2 trials: 1 failed" in shown
 
 
 def test_a_scripts_receipt_has_its_end_and_its_files(ended):

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trainer.base.strict_json import MOST_NUMBER
 from trainer.targets import TARGETS
 from trainer.targets.inference import FEWEST_CELLS, CellMean, num_cosines
-from trainer.targets.marks import in_order, judge, judged, verdict
+from trainer.targets.marks import MOST_NEEDED, in_order, judge, judged, verdict
 from trainer.train.evaluate.evaluation import Cells, compare
 
 DAY_NS = 86_400 * 10**9
@@ -59,6 +60,22 @@ def test_a_model_is_better_if_it_beats_every_baseline(target):
     assert (one.mark, one.baseline) == ("worse", "rival") and one.high < 0
     (one,) = judge([scored(target, signal=0.0, rival=-1.0)])
     assert (one.mark, one.baseline) == ("worse", "mean"), "better than the rival alone is not better"
+
+
+@pytest.mark.parametrize(
+    ("gain", "error"), [(1e-300, 1.0), (5e-324, 1.0), (1e-300, 1e15), (1e14, 5e-324), (1e14, 1e14)]
+)
+def test_a_nodes_extreme_gain_is_judged_within_bounds(gain, error):
+    """A run is closed by what its node says: no number of it may break that, or the receipt's reading."""
+    for sign in (1, -1):
+        (one,) = judge([told(sign * gain, error=error, cells=20)])
+        assert (
+            (one.needed is None or one.needed < MOST_NEEDED)
+            and abs(one.low) < MOST_NUMBER
+            and abs(one.high) < MOST_NUMBER
+        )
+    (one,) = judge([told(1e16, error=error)])
+    assert one.gain is None, "it counts as not known"
 
 
 @pytest.mark.parametrize("brier", [-5.0, 0.0, 5.0])

@@ -296,7 +296,7 @@ def _outputs(receipt: dict[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     scripts = receipt["scripts"]
     if is_search(scripts):
         yield from trials_view(ranked(scripts))
-        yield from _last_lines([one for one in scripts if one["end"] == "failed"])
+        yield from _last_lines([one for one in scripts if one.get("end") == "failed"])
         scripts = []
     elif len(scripts) > 1:
         yield from _values(scripts)

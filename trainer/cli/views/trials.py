@@ -17,7 +17,7 @@ VALIDATION, END = "validation", "end"
 
 def is_search(scripts: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a receipt's pieces of a script are trials of a search."""
-    return bool(scripts) and "trial" in scripts[0]
+    return any("trial" in one for one in scripts)
 
 
 def trials_view(trials: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, RenderableType]]:

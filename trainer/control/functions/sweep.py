@@ -38,9 +38,11 @@ S3_PATIENCE = Config(
 TERMINABLE = ("pending", "running", "stopping", "stopped")
 # Copies of codes of trainer.aws.error_codes, which the sweeper may not import.
 NO_OBJECT, NO_INSTANCE, NO_SCHEDULE = "NoSuchKey", "InvalidInstanceID.NotFound", "ResourceNotFoundException"
-FORBIDDEN = "AccessDenied"
+FORBIDDEN, SPOILED_KEY = "AccessDenied", "KMS."
 # S3's codes for an object made unreadable by its writer: archived, or encrypted with another key.
 SPOILED_OBJECT = ("InvalidObjectState", "InvalidRequest", "InvalidRange", "400")
+# S3's codes for a key that it does not take: whoever launches chooses the tags that it is made of.
+NO_KEY = ("KeyTooLongError", "InvalidURI")
 # Kill schedules only: those that call the sweeper stay until their time, since they end an instance that
 # appears late.
 _KILL_SCHEDULE = re.compile(r"^[a-z][\w-]*?-(\d{8}-\d{6}-[a-z0-9-]+)-kill-\d+$")
@@ -190,12 +192,13 @@ class Sweep:
             lease = read_lease(stored["Body"].read(MOST_LEASE_BYTES + 1), self.now)
         except (BotoCoreError, ClientError) as error:
             code = _code(error)
-            if code == FORBIDDEN or code in SPOILED_OBJECT:
+            hidden = code == FORBIDDEN or code.startswith(SPOILED_KEY)
+            if hidden or code in (*SPOILED_OBJECT, *NO_KEY):
                 self.summary.spoiled[instance_id] = str(error)
             elif code != NO_OBJECT:
                 self.summary.lease_check = f"skipped, S3 fails: {error}"
                 return ""
-            if code == FORBIDDEN:
+            if hidden:
                 # Encrypted with the node's own key, or not permitted to us: its deadline still applies.
                 return ""
         except Unsound as error:

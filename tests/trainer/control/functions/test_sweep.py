@@ -274,13 +274,21 @@ def test_a_spoiled_lease_counts_as_none_and_is_reported(account, body):
 
 
 @pytest.mark.parametrize(
-    ("code", "dies"), [("InvalidObjectState", True), ("InvalidRequest", True), ("AccessDenied", False)]
+    ("code", "dies"),
+    [
+        ("InvalidObjectState", True),
+        ("InvalidRequest", True),
+        ("KeyTooLongError", True),
+        ("InvalidURI", True),
+        ("AccessDenied", False),
+        ("KMS.DisabledException", False),
+    ],
 )
 def test_a_lease_that_s3_refuses_spoils_one_instance_only(account, code, dies):
     ids = [account.launch() for _ in range(2)]
     key = account.lease(ids[0])
 
-    def fails(arguments):  # as for an archived object, or one under a key of its writer's own
+    def fails(arguments):  # for an archived object, one under its writer's KMS key, or tags that make no key
         return (
             ClientError({"Error": {"Code": code, "Message": "no"}}, "GetObject")
             if arguments["Key"] == key
