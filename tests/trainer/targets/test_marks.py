@@ -74,7 +74,7 @@ def test_a_nodes_extreme_gain_is_judged_within_bounds(gain, error):
             and abs(one.low) < MOST_NUMBER
             and abs(one.high) < MOST_NUMBER
         )
-    (one,) = judge([told(1e16, error=error)])
+    (one,) = judge([told(1e17, error=error)])
     assert one.gain is None, "it counts as not known"
 
 
