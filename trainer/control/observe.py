@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from trainer.aws.objects import Objects, Stored, given
 from trainer.base.errors import TrainerError
+from trainer.base.strict_json import Unsound, check_values
 from trainer.base.symbols import folders_of
 from trainer.control.cloud import Cloud
 from trainer.control.reported import (
@@ -246,7 +247,12 @@ def _with_card(objects: Objects, key: str) -> ModelSeen | None:
     if seen is None:
         return None
     card = card_of(objects, key=seen.key, version_id=seen.version_id)
-    return replace(seen, metrics=card.metrics if card else {})
+    metrics = card.metrics if card else {}
+    try:  # a card may have larger numbers than a receipt, and more lists in each other
+        check_values({"models": [{"metrics": metrics}]}, "the receipt")
+    except Unsound:
+        metrics = {}
+    return replace(seen, metrics=metrics)
 
 
 def _seen(stored: Stored) -> ModelSeen:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, groupby, pairwise
+from statistics import median
 from typing import Any
 
 from trainer.base.errors import UsageError
@@ -97,25 +99,28 @@ def _rows(reference: Side, other: Side, score: str, lower: bool) -> list[Compare
     if not common:
         why = f"{reference.name} has {some_of(symbols, 3)}, {other.name} has {some_of(others, 3)}"
         raise UsageError("they have no symbol in common", why=why, do=DO)
-    pairs = {symbol: _shared(theirs[symbol], ours[symbol]) for symbol in common}
-    enough = {symbol: days for symbol, days in pairs.items() if len(days) >= FEWEST_CELLS}
+    length = max(_days_of_a_cell(card) for side in (reference, other) for card in _scored(side, score))
+    pairs = {
+        symbol: _shared(theirs[symbol], ours[symbol], length if symbol == ALL else 1) for symbol in common
+    }
+    enough = {symbol: cells for symbol, cells in pairs.items() if len(cells) >= FEWEST_CELLS}
     if not enough:
         most = max(map(len, pairs.values()))
         why = f"they scored {most} cells of the test span alike, and a comparison takes {FEWEST_CELLS}"
         do = "Give the candles of the later one, to score them again: --data PATH."
         raise TooFewShared(f"{other.name} and {reference.name} can't be compared", why=why, do=do)
-    gains = [_gain(theirs[symbol], ours[symbol], days, score, lower) for symbol, days in enough.items()]
+    gains = [_gain(theirs[symbol], ours[symbol], cells, score, lower) for symbol, cells in enough.items()]
     judged = [one for one in judge(gains) if one is not None]
     return [
         ComparedRow(
             side=other.name,
             symbol=symbol,
-            score=_mean(ours[symbol], days),
-            reference=_mean(theirs[symbol], days),
-            bars=sum(ours[symbol].bars[day] for day in days),
+            score=_mean(ours[symbol], cells),
+            reference=_mean(theirs[symbol], cells),
+            bars=sum(ours[symbol].bars[day] for day in chain(*cells)),
             judgement=judgement,
         )
-        for (symbol, days), judgement in zip(enough.items(), judged, strict=True)
+        for (symbol, cells), judgement in zip(enough.items(), judged, strict=True)
     ]
 
 
@@ -170,27 +175,36 @@ def _join(into: _LossesByDay, one: _LossesByDay, seeds: int) -> None:
         into.sums[day] += one.sums[day]
 
 
-def _shared(first: _LossesByDay, second: _LossesByDay) -> list[int]:
-    """Return the days of the cells in which both scored as many bars."""
-    return sorted(day for day, bars in first.bars.items() if second.bars.get(day) == bars)
+def _days_of_a_cell(card: Card) -> int:
+    """Return the median time between starts of a card's cells, in days, 1 or more."""
+    begins = [begin // DAY_SECONDS for begin in card.losses["begins"]]
+    return max(1, round(median([later - one for one, later in pairwise(begins)] or [1])))
 
 
-def _mean(losses: _LossesByDay, days: Iterable[int]) -> float:
-    chosen = list(days)
-    return sum(losses.sums[day] for day in chosen) / sum(losses.bars[day] for day in chosen)
+def _shared(first: _LossesByDay, second: _LossesByDay, length: int) -> list[list[int]]:
+    """Return the days on which cells begin in which both scored as many bars, as cells of `length` days:
+    cells of several symbols overlap if each is counted from its own first bar.
+    """
+    days = sorted(day for day, bars in first.bars.items() if second.bars.get(day) == bars)
+    return [list(cell) for _, cell in groupby(days, lambda day: day // length)]
+
+
+def _mean(losses: _LossesByDay, cells: Iterable[Sequence[int]]) -> float:
+    days = list(chain(*cells))
+    return sum(losses.sums[day] for day in days) / sum(losses.bars[day] for day in days)
 
 
 def _gain(
-    reference: _LossesByDay, other: _LossesByDay, days: Sequence[int], score: str, lower: bool
+    reference: _LossesByDay, other: _LossesByDay, cells: Sequence[Sequence[int]], score: str, lower: bool
 ) -> dict[str, Any]:
     """Return the gain over the reference in the form that a model's metrics have."""
     gain = gain_of(
-        [other.sums[day] for day in days],
-        [reference.sums[day] for day in days],
-        [other.bars[day] for day in days],
+        [sum(other.sums[day] for day in cell) for cell in cells],
+        [sum(reference.sums[day] for day in cell) for cell in cells],
+        [sum(other.bars[day] for day in cell) for cell in cells],
         is_lower=lower,
     )
     return {
         "about": {"proper": [score]},
-        "test": {"cells": len(days), "better": {"reference": {score: gain}}},
+        "test": {"cells": len(cells), "better": {"reference": {score: gain}}},
     }

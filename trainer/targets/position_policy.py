@@ -13,7 +13,7 @@ import torch
 from trainer.targets.position_account import Terms, growth
 
 BASIS = 10_000
-# Log deviation of an output of 0, of the half range of positions, and the bounds of any.
+# Log deviation of an output of 0, and the bounds of any, in half ranges of positions.
 FIRST_LOG_DEVIATION, LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION = -1.0, -5.0, 1.0
 
 
@@ -43,10 +43,8 @@ def mean_and_log_deviation(
     """Return mean and log deviation (...) of the next position, of which a normal one is drawn and clipped:
     outputs (..., O), held (...) shares. The mean is within the limits.
     """
-    deviation = outputs[..., -1] + FIRST_LOG_DEVIATION + math.log(_half(target))
-    return _between(target, _means(target, outputs), held), deviation.clamp(
-        LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION
-    )
+    deviation = (outputs[..., -1] + FIRST_LOG_DEVIATION).clamp(LEAST_LOG_DEVIATION, MOST_LOG_DEVIATION)
+    return _between(target, _means(target, outputs), held), deviation + math.log(_half(target))
 
 
 def greedy(target: Terms, outputs: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.models import make_model
 from tests.pieces import named
 from tests.records import RUN, at, created, described, launched, piece
 from tests.trainer.control.conftest import SHA256
@@ -23,7 +24,7 @@ from trainer.runs.receipt import models_of, scripts_of
 from trainer.runs.reports import NodeResult
 from trainer.runs.start_file import StartFile, start_to_json
 from trainer.runs.store import create_record, read_record, receipt_key, record_key, start_key, swap_record
-from trainer.runs.stored_receipt import receipt_from_json
+from trainer.runs.stored_receipt import read_receipt, receipt_from_json
 
 
 class Left(Exception):
@@ -271,6 +272,23 @@ def test_without_a_result_the_runs_own_models_count(run):
     cloud.end(own.instance_id, "Client.InstanceInitiatedShutdown")
     receipt = drive(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
     assert {model["key"].count("/") for model in receipt["models"]} == {5}
+
+
+@pytest.mark.parametrize(
+    ("value", "is_told"), [(0.5, True), (1e30, False), (json.loads("[" * 13 + "]" * 13), False)]
+)
+def test_a_receipt_has_no_metrics_that_its_reader_refuses(run, tmp_path, value, is_told):
+    """A card may have larger numbers, and more lists in each other."""
+    cloud, record = run
+    (own,) = record.nodes
+    metrics = {"about": {}, "test": {"n": 5, "loss": value}}
+    make_model(tmp_path / "model", metrics=metrics)
+    body = (tmp_path / "model").read_bytes()
+    cloud.objects.write(f"{own.models}lstm_BTC-USD_1m.safetensors", body, SHA256)
+    cloud.end(own.instance_id, "Client.InstanceInitiatedShutdown")
+    drive(cloud, record.run_id, poll_seconds=5, sleep=cloud.sleep)
+    (model,) = read_receipt(cloud.objects, record.run_id)["models"]
+    assert model["metrics"] == (metrics if is_told else {})
 
 
 def test_a_last_word_corrects_an_outcome_downwards_too(run):

@@ -73,6 +73,33 @@ def test_a_pooled_model_stands_beside_models_of_its_symbols() -> None:
     assert (row.symbol, row.bars, row.judgement.mark) == (ALL, 4_800, "better")
 
 
+def of_five_days(symbol: str, *, first: int, cells: int, better: float = 0.0) -> Card:
+    """Return a card of cells of five daily bars."""
+    made = card(symbol, cells=cells, better=better)
+    made.losses["begins"] = [(first + 5 * cell) * DAY for cell in range(cells)]
+    made.losses["bars"] = [5] * cells
+    return made
+
+
+def test_cells_of_all_symbols_are_as_long_as_those_of_each() -> None:
+    """Each symbol's cells are counted from its own first bar: five of them begin on five days of a week."""
+    for cells, counts in ((40, {40, 41}), (10, set())):
+        one, two = (
+            side(
+                name,
+                *(of_five_days(symbol, first=i, cells=cells, better=by) for i, symbol in enumerate("ABCDE")),
+            )
+            for name, by in (("one", 0.0), ("two", 0.004))
+        )
+        if counts:
+            _, rows = compare_sides([one, two])
+            assert [row.symbol for row in rows] == [ALL, *"ABCDE"]
+            assert rows[0].judgement.cells in counts and rows[0].bars == 5 * 5 * cells
+        else:
+            with pytest.raises(UsageError, match="they scored 1[01] cells of the test span alike"):
+                compare_sides([one, two])
+
+
 def test_all_symbols_are_compared_only_if_both_have_them() -> None:
     first = side("one", card("AAA"), card("BBB"))
     _, (row,) = compare_sides([first, side("two", card("AAA"), card("CCC", better=0.01))])

@@ -171,6 +171,16 @@ def test_outputs_that_are_no_numbers_are_no_positions(target):
         target.columns_of_held(columns, 0.0)
 
 
+@pytest.mark.parametrize("limit", [0.001, 0.01, 1.0])
+def test_deviations_have_the_size_of_the_limit(limit):
+    target = Position(actions="continuous", limit=limit)
+    outputs = torch.zeros(target.outputs, dtype=torch.float64, requires_grad=True)
+    _, log_deviation = mean_and_log_deviation(target, outputs, torch.tensor(0.0, dtype=torch.float64))
+    assert log_deviation.exp().item() == pytest.approx(limit * math.exp(-1))
+    log_deviation.backward()
+    assert outputs.grad[-1] == 1, "it can be learnt"
+
+
 @pytest.mark.parametrize("limit", [0.03, 0.05, 0.1, 0.3, 0.7, 1.0])
 @pytest.mark.parametrize("short", [True, False])
 def test_flat_is_exactly_0_and_the_ends_are_the_limit(limit, short):

@@ -183,6 +183,23 @@ def test_other_candles_are_refused(planted, second, tmp_path, write_candles):
     assert "other losses on" in caught.value.why
 
 
+def test_other_candles_of_as_large_losses_are_refused(tmp_path, write_candles, train_piece):
+    """A log loss is near log 2 on any candles: what it is on each day tells them apart."""
+    folders = data, other, out = [tmp_path / name for name in ("data", "other", "models")]
+    for seed, folder in enumerate(folders):
+        folder.mkdir()
+        write_candles(folder, "AAA", bars=4000, seed=seed)
+    keys: dict[str, Any] = {"hidden": 4, "lookback": 20, "epochs": 1, "batch": 64, "horizon": 1, "seeds": 2}
+    job = job_of(features=["log_return_1"], symbols=["AAA"], **keys)
+    plan = planned(job, data).plan
+    as_planned = plan.decided(job)
+    pieces = survey(as_planned, plan).pieces
+    models = [out / train_piece(piece, as_planned, data, out)["file"] for piece in pieces]
+    assert len(ensemble_cards(job, data, models)) == 1
+    with pytest.raises(DataError, match="not the candles"):
+        ensemble_cards(job, other, models)
+
+
 def test_one_model_of_each_symbol_has_no_average(planted):
     with pytest.raises(UsageError, match="nothing to average"):
         ensemble_cards(planted.job, planted.data, [planted.file])
