@@ -39,7 +39,7 @@ def test_a_claim_of_the_reports_is_named_and_recomputed(claim: str, recomputed: 
     assert row.count("|") == 3
 
 
-def test_the_mark_up_of_sagemaker_is_forty_percent_for_one_type_alone() -> None:
+def test_sagemakers_mark_up_is_forty_percent_for_one_type() -> None:
     """By the prices of the report: g4dn.xlarge, g5.2xlarge, p3.2xlarge, p3.8xlarge."""
     pairs = [(0.736, 0.526), (1.515, 1.212), (3.825, 3.06), (15.30, 12.24)]
     assert [round(100 * (ours / ec2 - 1)) for ours, ec2 in pairs] == [40, 25, 25, 25]

@@ -16,7 +16,7 @@ FOLDER = ROOT / "examples" / "runpod"
 DEFAULT = re.compile(r"\$\{\w+:-([^}]*)\}")  # as Compose fills variables that are not set
 
 
-def test_compose_runs_the_agent_once_on_all_gpus_with_no_secret_in_it():
+def test_compose_runs_the_agent_on_all_gpus_without_a_secret():
     (name, service), *others = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"].items()
     assert name == "train" and not others
     (shell, flag, line) = service["command"]
@@ -41,7 +41,7 @@ def test_compose_runs_the_agent_once_on_all_gpus_with_no_secret_in_it():
     assert gpu == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
 
 
-def test_the_page_says_what_was_not_run_and_names_the_same_variables():
+def test_the_page_says_what_was_not_run():
     page = (FOLDER / "README.md").read_text()
     assert "Not run in CI" in page and "nothing does" in page
     compose = (FOLDER / "compose.yaml").read_text()

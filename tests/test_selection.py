@@ -1,4 +1,4 @@
-"""That `make quick` stays quick: no whole run, no training and no stack slips into it."""
+"""`make quick` stays quick: no whole run, no training and no stack slips into it. Names of tests are short."""
 
 from __future__ import annotations
 
@@ -31,3 +31,8 @@ def test_a_mac_leaves_out_the_embedded_aws_and_nodes(request: pytest.FixtureRequ
     assert not needs_linux(request.node)
     request.node.fixturenames.append("aws_server")
     assert needs_linux(request.node)
+
+
+def test_a_name_of_a_test_has_at_most_60_characters(request: pytest.FixtureRequest) -> None:
+    names = {getattr(item, "originalname", item.name) for item in request.session.items}
+    assert [name for name in sorted(names) if len(name) > 60] == []

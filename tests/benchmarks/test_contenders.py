@@ -85,7 +85,7 @@ class OnePipe:
         return self.sent.pop(0)
 
 
-def test_a_contender_without_memory_says_so_and_the_next_is_timed(capsys, monkeypatch):
+def test_after_a_contender_without_memory_the_next_is_timed(capsys, monkeypatch):
     started: list[str] = []
 
     class Alone:

@@ -127,7 +127,7 @@ def test_every_step_has_a_name_a_limit_and_a_tiny_form(device):
     assert all((ROOT / module).exists() for module in modules)
 
 
-def test_a_command_that_takes_too_long_is_ended_with_its_children():
+def test_a_command_past_its_limit_ends_with_its_children():
     words = ("-c", "import subprocess; print('begun', flush=True); subprocess.run(['sleep', '600'])")
     state, code, output, _ = call(words, 0.5, on_gpu=False)
     assert (state, code) == (LATE, None) and output in ("", "begun\n")

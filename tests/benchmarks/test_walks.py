@@ -27,7 +27,7 @@ def test_a_mark_that_its_numbers_contradict_is_seen():
 
 
 @pytest.mark.nightly
-def test_twenty_runs_on_random_walks_carry_as_few_marks_as_chance():
+def test_runs_on_random_walks_carry_as_few_marks_as_chance():
     """At 5 % a run, four of twenty or more happen once in sixty nights."""
     runs = [walk_run(run) for run in range(RUNS)]
     assert sum(row["marks"]["better"] > 0 for row in runs) <= 3
@@ -35,6 +35,6 @@ def test_twenty_runs_on_random_walks_carry_as_few_marks_as_chance():
 
 
 @pytest.mark.nightly
-def test_no_mark_of_a_hundred_stocks_is_contradicted_by_its_numbers():
+def test_no_mark_of_a_hundred_stocks_contradicts_its_numbers():
     row = stock_run(STOCKS)
     assert row["models"] == STOCKS and row["contradictions"] == []

@@ -190,7 +190,7 @@ def test_a_desk_that_slept_before_its_call_calls_nothing():
     holds(("slept", replace(SITUATIONS["deadline"], stalls={("desk", n): 900.0})) for n in range(8, 18))
 
 
-def test_models_of_a_lost_machine_stay_if_nobody_launches_the_next():
+def test_a_lost_machines_models_stay_without_another_launch():
     """Its caller died after it began the next attempt and before that attempt's start file."""
     killed = {"kills": frozenset({("desk", 18)}), "outages": (Outage("control", 0.0, 3600.0),)}
     lost = replace(SITUATIONS["silent, then well"], off=frozenset({"L1", "L2", "L3"}), **killed)

@@ -45,7 +45,7 @@ def test_a_script_runs_on_a_machine_without_a_gpu(desk):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_killed_and_interrupted_script_goes_on_from_its_checkpoints(desk, eventually):
+def test_a_killed_script_goes_on_from_its_checkpoints(desk, eventually):
     script = desk.folder / "train.py"
     text = (EXAMPLE / "train.py").read_text()
     before = '    print(f"epoch {epoch}'

@@ -67,7 +67,7 @@ def listed(run: TakenRun, attempt: int) -> list[dict[str, Any]]:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3000)
-def test_50_trials_of_a_script_on_machines_that_are_killed_end_once(desk: Desk) -> None:
+def test_each_of_50_script_trials_ends_once_on_killed_machines(desk: Desk) -> None:
     gate, script = desk.folder / "gate", desk.folder / "mine" / "train.py"
     gate.mkdir()
     script.parent.mkdir()
@@ -100,7 +100,7 @@ def test_50_trials_of_a_script_on_machines_that_are_killed_end_once(desk: Desk) 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3000)
-def test_a_scripts_tpe_search_with_pruning_goes_on_where_its_machine_was_lost(desk: Desk) -> None:
+def test_a_scripts_tpe_search_survives_its_machine(desk: Desk) -> None:
     gate, script = desk.folder / "gate", desk.folder / "mine" / "train.py"
     gate.mkdir()
     script.parent.mkdir()

@@ -96,7 +96,7 @@ def test_three_interruptions_change_no_bit_of_two_models(desk, candles):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3000)
-def test_three_interruptions_of_a_pack_change_nothing_beyond_rounding(desk, candles):
+def test_three_interruptions_change_nothing_beyond_rounding(desk, candles):
     packed = sets("expert.strategy=fused", "expert.pack=2")
     words = ("--data", str(candles), "--symbols", "AAA,BBB", *QUICK, *LONG, *packed)
     run = TakenRun(desk, *words, *TYPES)
@@ -118,7 +118,7 @@ def test_three_interruptions_of_a_pack_change_nothing_beyond_rounding(desk, cand
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3000)
-def test_a_panel_on_two_ranks_goes_on_with_other_numbers_of_ranks(desk, candles):
+def test_a_panel_goes_on_with_another_number_of_ranks(desk, candles):
     panel = (*sets("name=pan", "data.panel=true"), "--data", str(candles))
     words = (*panel, *QUICK, *LONG)
     run = TakenRun(desk, *words, "--instance", TWO_GPUS, "--instance", ONE_GPU)

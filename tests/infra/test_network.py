@@ -34,7 +34,7 @@ def test_no_rule_is_added_to_the_group_from_elsewhere(program: Recorded) -> None
     assert len(types) == 1
 
 
-def test_machines_of_a_run_reach_one_another_by_the_setting_alone(cluster: Recorded) -> None:
+def test_machines_reach_one_another_by_the_setting_alone(cluster: Recorded) -> None:
     groups = {one["name"]: one for one in cluster.all("aws:ec2/securityGroup:SecurityGroup")}
     assert groups.keys() == {
         f"mayfly-dev-{name}" for name in ("instances", "cluster-pieces", "cluster-model")

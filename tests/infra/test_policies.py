@@ -118,7 +118,7 @@ def test_a_script_reads_its_secrets_its_data_and_its_own_run() -> None:
     assert len(own) == 4 and allowed(ROLES["script"]) == objects | {"ssm:GetParameter"}
 
 
-def test_a_scorer_reads_both_models_and_the_data_and_writes_its_scores() -> None:
+def test_a_scorer_reads_both_models_and_writes_its_scores() -> None:
     own = statements(ROLES["score"])
     by_version, plain = (listed(own[name]["Resource"]) for name in ("ReadModelsAndCandles", "ReadOwnRun"))
 

@@ -71,7 +71,7 @@ def checkout(tmp_path: Path) -> Path:
 @OWN_VENV
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_models_are_the_same_to_the_bit_until_a_change_is_planted(checkout: Path) -> None:
+def test_models_are_bit_identical_until_a_change_is_planted(checkout: Path) -> None:
     done = same_models(checkout, "HEAD", "lstm", "tcn", "lstm-fused-averaged", "--bars", "600")
     assert (done.returncode, done.stderr) == (1, "")
     lines = [line.split() for line in done.stdout.splitlines() if "models" not in line]

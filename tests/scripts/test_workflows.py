@@ -89,7 +89,7 @@ def test_the_examples_commands_are_ones_that_their_parser_takes() -> None:
     assert all(build_parser("mayfly").parse_args(one) for one in words)
 
 
-def test_the_examples_role_is_for_one_environment_of_one_repository() -> None:
+def test_the_examples_role_is_for_one_repositorys_environment() -> None:
     (statement,) = json.loads((ROOT / "examples/github-actions/trust.json").read_text())["Statement"]
     assert statement["Action"] == "sts:AssumeRoleWithWebIdentity"
     claims = statement["Condition"]["StringEquals"]

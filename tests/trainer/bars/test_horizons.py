@@ -76,7 +76,7 @@ def test_thirty_days_ahead_on_an_hourly_coin(make_candles):
         with_settings(SMALL, horizon_sessions=64)
 
 
-def test_a_test_span_shorter_than_a_session_names_the_bars_needed(make_candles):
+def test_a_test_span_below_a_session_names_the_bars_needed(make_candles):
     candles = make_candles(3 * 1440, timeframe="1m")
     with pytest.raises(DataError) as caught:
         plan_symbol(candles, SMALL)
@@ -86,7 +86,7 @@ def test_a_test_span_shorter_than_a_session_names_the_bars_needed(make_candles):
     assert plan_symbol(make_candles(needed, timeframe="1m"), SMALL).target.horizon_sessions >= 1
 
 
-def test_a_series_with_holes_is_not_asked_for_fewer_bars_than_it_has(make_candles):
+def test_a_series_with_holes_needs_no_more_bars_than_it_has(make_candles):
     candles = make_candles(200, timeframe="1d", drop=range(9, 200, 21))
     job = job_of(target="volatility", lookback=5, features=["log_return_5"], timeframe="1d", calendar="24x7")
     with pytest.raises(DataError, match="labels in test that don't overlap") as refused:

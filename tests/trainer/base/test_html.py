@@ -31,7 +31,7 @@ def test_a_hostile_text_ends_no_element(name):
     assert key == value and key.isprintable()
 
 
-def test_the_policy_names_the_style_and_the_scripts_and_allows_no_request():
+def test_the_policy_allows_the_pages_style_and_scripts_alone():
     page = document("t", style="p{}", body="", scripts=["one()", "two()"])
     policy = re.search('Content-Security-Policy" content="([^"]*)"', page)
     assert policy is not None

@@ -34,7 +34,7 @@ def test_a_folder_of_others_is_refused_and_stays_as_it_is(
     assert [path.name for path in tmp_path.rglob("*")] == ["thesis.tex"]
 
 
-def test_a_command_that_reads_leaves_nothing_in_a_folder_without_runs(tmp_path: Path) -> None:
+def test_reading_verbs_leave_nothing_in_a_folder_without_runs(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     assert main(["status", "--local", str(tmp_path)]) == 0
     assert [path.name for path in tmp_path.rglob("*")] == ["models"]

@@ -67,7 +67,7 @@ class Stage:
         return list(self.studies.hear(event)) == [one.name]
 
 
-def test_the_best_trial_gives_the_model_its_values_and_no_one_else_its_score():
+def test_the_best_trial_gives_the_model_values_not_its_score():
     stage = Stage(job_over(method="grid"), "A", "B")
     taken = [stage.take() for _ in range(8)]
     assert all(one.trial for one in taken) and stage.studies.take(**ANY) is None
@@ -166,7 +166,7 @@ def ended(studies: StudyPieces, one: Piece, end: str, score: float | None = None
     studies.hear(trial_done(one, TrialEnd(trial=one.trial, values=one.values, end=end, score=score), **why))
 
 
-def test_a_script_has_one_study_without_a_model_and_its_score_decides():
+def test_a_scripts_one_study_is_decided_by_its_score():
     studies, pieces = of_a_script(prune="halving")
     assert [taken(studies) for _ in range(4)] == pieces and studies.is_over(has_devices=True)
 
@@ -325,7 +325,7 @@ def test_machines_share_whole_studies(machines):
     assert head.is_over(has_devices=True) and other.is_over(has_devices=True)
 
 
-def test_a_lost_machines_study_goes_on_with_the_ends_that_are_known(machines):
+def test_a_lost_machines_study_goes_on_with_its_known_ends(machines):
     both = machines("A", "B")
     mine = [both.nodes[0].take(**ANY) for _ in range(4)]
     first, second, third, _ = theirs = [both.nodes[1].take(**ANY) for _ in range(4)]
@@ -352,7 +352,7 @@ def test_a_lost_machines_study_goes_on_with_the_ends_that_are_known(machines):
     assert {first.name, second.name} <= both.nodes[0].elsewhere(here)
 
 
-def test_a_lost_machines_model_that_is_made_is_not_searched_again(machines):
+def test_a_model_made_on_a_lost_machine_is_not_searched_again(machines):
     both = machines("A", "B")
     mine = [both.nodes[0].take(**ANY) for _ in range(4)]
     theirs = both.nodes[1].take(**ANY)

@@ -102,7 +102,7 @@ def test_models_of_a_killed_node_are_trained_by_the_others(nodes):
         assert sorted([*ended["elsewhere"], *node.done]) == SYMBOLS
 
 
-def test_a_node_whose_training_dies_gives_its_models_to_the_others(nodes):
+def test_models_of_a_node_whose_training_dies_go_to_the_others(nodes):
     head, other, victim = nodes()
     victim.await_models(1)
     victim.process.kill()  # its member notices, and leaves

@@ -161,7 +161,7 @@ def test_what_all_attempts_sent_is_counted(lost):
     assert carried(objects, record, 3).sent == {"snapshots": 6, "objects": 8, "bytes": 1000}
 
 
-def test_without_a_snapshot_of_its_own_an_attempt_passes_its_start_on(lost):
+def test_an_attempt_without_a_snapshot_passes_its_start_on(lost):
     objects, record, keys = lost
     write_snapshot(objects, keys, 1, {"a.pt": OLD})
     write_model(objects, keys)
@@ -294,7 +294,7 @@ def report(objects: MemoryObjects, keys: NodeKeys, **told: Any) -> None:
     objects.write(keys.progress, json.dumps({"progress": {"BTC-USD": piece}}).encode())
 
 
-def test_what_was_reached_and_repeated_goes_from_attempt_to_attempt(lost):
+def test_work_done_and_repeated_goes_from_attempt_to_attempt(lost):
     objects, record, keys = lost
     report(objects, keys, epoch=3, began=0)
     start = carried(objects, record)
@@ -313,7 +313,7 @@ def test_what_was_reached_and_repeated_goes_from_attempt_to_attempt(lost):
     assert (fourth.reached, fourth.steps_twice) == ({"BTC-USD": 23}, 22)
 
 
-def test_an_attempt_that_launched_nothing_keeps_what_was_sent_before(lost):
+def test_an_attempt_without_a_launch_keeps_what_was_sent(lost):
     objects, record, keys = lost
     tell(objects, keys, 50, BTC_USD="training")
     never = replace(record, attempts=(*record.attempts, Attempt(number=2)), instances=(seen(),))
@@ -465,7 +465,7 @@ def test_parts_of_nodes_that_do_not_fit_together_are_left_out(lost_nodes):
     assert {file.path for file in carried(objects, record).files} == {"other/1"}
 
 
-def test_more_files_of_all_nodes_than_a_start_file_takes_are_left_out(lost_nodes, monkeypatch):
+def test_files_beyond_what_a_start_file_takes_are_left_out(lost_nodes, monkeypatch):
     objects, record, (head, second, third) = lost_nodes
     for module in ("control.carry", "runs.start_file"):
         monkeypatch.setattr(f"trainer.{module}.MOST_FILES", 5)

@@ -443,7 +443,7 @@ def test_a_desk_that_wakes_without_a_network_waits_for_it(make_cloud):
     assert slept and not failures[0] and (receipt["state"], receipt["exit_code"]) == ("done", 0)
 
 
-def test_a_desk_without_a_network_gives_up_half_an_hour_after_the_end(make_cloud):
+def test_a_desk_without_a_network_gives_up_after_half_an_hour(make_cloud):
     cloud, record = make_cloud()
     real, looks = cloud.instances, []
 
@@ -506,7 +506,7 @@ def test_a_laptop_that_slept_past_the_end_waits_for_its_network(make_cloud):
     assert receipt["state"] != "unconfirmed" and cloud.alive() == []
 
 
-def test_a_receipt_that_s3_does_not_give_at_once_is_asked_for_again(make_cloud, monkeypatch):
+def test_a_receipt_that_s3_lacks_at_first_is_asked_for_again(make_cloud, monkeypatch):
     cloud, record = make_cloud()
     real, failures = cloud.objects.get, iter(range(3))
 

@@ -128,7 +128,7 @@ def test_an_answer_with_an_instance_is_created_despite_errors():
     assert (answer.kind, answer.instance_ids) == ("created", ("i-1",))
 
 
-def test_an_answer_with_fewer_instances_is_a_refusal_that_names_them():
+def test_fewer_instances_than_asked_are_a_refusal_naming_them():
     two = [{"InstanceIds": ["i-1", "i-2"]}]
     answer = read_answer({"Instances": two, "Errors": []}, 3)
     assert (answer.kind, answer.code, answer.instance_ids) == ("refused", "PartialFleet", ("i-1", "i-2"))

@@ -167,7 +167,7 @@ def offered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retrain_home, "check_account", lambda *asked, **more: [])
 
 
-def test_a_first_model_goes_to_production_if_it_beats_its_baselines() -> None:
+def test_a_first_model_is_promoted_if_it_beats_its_baselines() -> None:
     sundays = Sundays()
     entry = sundays.trained(SUNDAY)
     assert (entry.state, entry.most_usd) == ("scoring", pytest.approx(0.17 + entry.spent_usd))
@@ -216,7 +216,7 @@ def test_a_node_that_claims_other_metrics_changes_nothing() -> None:
     assert modest.scored(entry, {"challenger": losses(0.6)}).promoted == ("BTC-USD",)
 
 
-def test_the_trials_of_a_search_are_counted_by_the_job_and_not_by_its_node() -> None:
+def test_a_searchs_trials_are_counted_by_the_job() -> None:
     over = {"search.over": {"train.learning_rate": {"low": 1e-4, "high": 1e-2}}, "search.trials": 2_000}
     searching = job_of(name="weekly", timeframe="1m", symbols=["BTC-USD"], horizon=1, **over)
     numbers = []

@@ -96,7 +96,7 @@ def test_one_node_has_no_token_and_no_addresses(make_cloud: Make) -> None:
 
 
 @pytest.mark.parametrize("kill_at", range(1, 40, 2))
-def test_a_driver_killed_anywhere_gives_one_token_and_takes_it_back(
+def test_a_driver_killed_anywhere_gives_and_takes_back_one_token(
     make_cloud: Make, killed: type[BaseException], kill_at: int
 ) -> None:
     cloud, record = make_cloud(num_nodes=3)

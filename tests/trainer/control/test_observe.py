@@ -338,7 +338,7 @@ def test_a_boot_is_followed_from_its_log_to_the_agents_parts(booting):
     assert reader.read_new() == ""  # it holds what the agent said, too
 
 
-def test_lines_that_were_read_before_a_failure_are_shown_by_the_next_look(booting, monkeypatch):
+def test_lines_read_before_a_failure_are_shown_by_the_next_look(booting, monkeypatch):
     cloud, record = booting
     ids = ("i-8", "i-9")
     record = replace(record, num_nodes=2, attempts=launched(created(instance_ids=ids)), run_id=f"{RUN}-two")

@@ -57,7 +57,7 @@ def test_a_lost_answer_of_two_of_three_is_ended_after_the_look(make_cloud):
 
 
 @pytest.mark.parametrize("kill_at", range(1, 31))
-def test_a_launcher_killed_anywhere_leaves_no_more_than_one_fleet(make_cloud, killed, kill_at):
+def test_a_launcher_killed_anywhere_leaves_one_fleet_at_most(make_cloud, killed, kill_at):
     """The next command goes on, and never more than three instances do the run's work."""
     cloud, record = make_cloud(num_nodes=3)
     cloud.parts, cloud.kill_at = [2], kill_at
@@ -72,7 +72,7 @@ def test_a_launcher_killed_anywhere_leaves_no_more_than_one_fleet(make_cloud, ki
     assert cloud.alive() == list(record.working_ids) and len(record.working_ids) == 3
 
 
-def test_nodes_of_one_model_share_a_placement_group_until_they_are_gone(make_cloud):
+def test_nodes_of_one_model_share_a_placement_group(make_cloud):
     cloud, record = make_cloud(num_nodes=2, one_model=True)
     started(cloud, record)
     assert cloud.groups == {f"mayfly-dev-{record.run_id}"}
@@ -85,7 +85,7 @@ def test_nodes_of_one_model_share_a_placement_group_until_they_are_gone(make_clo
     assert cloud.groups == set() and cloud.alive() == [] and cloud.schedules == {}
 
 
-def test_a_group_that_aws_keeps_in_use_delays_the_close_for_half_an_hour(make_cloud):
+def test_a_group_in_use_delays_the_close_by_half_an_hour(make_cloud):
     cloud, record = make_cloud(num_nodes=2, one_model=True)
     started(cloud, record)
 

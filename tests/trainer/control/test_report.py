@@ -136,7 +136,7 @@ def decision(record: RunRecord, piece: str, *, run_id: str = "", score_run_id: s
     )  # fmt: skip
 
 
-def test_the_gates_decisions_are_added_when_a_command_draws_the_page(closed):
+def test_a_command_adds_the_gates_decisions_to_the_page(closed):
     cloud, record, receipt = closed
     run_id, piece = record.run_id, receipt["models"][0]["piece"]
     made = decision(record, piece)
@@ -154,7 +154,7 @@ def test_a_scheduled_run_names_its_retrain():
     assert retrain_of(run_id_of("two-words", at(0))) == "two-words"
 
 
-def test_the_page_of_a_score_run_has_what_it_scored_and_what_was_decided(closed):
+def test_a_score_runs_page_has_its_scores_and_decisions(closed):
     cloud, record, receipt = closed
     record = replace(record, driver="control", handed_over_at=None, work="score")
     receipt = {**receipt, "work": "score", "models": []}

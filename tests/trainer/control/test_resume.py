@@ -294,7 +294,7 @@ def test_more_epochs_are_refused_with_the_reason(keys, why):
         what_counts(before, now, "run r1:")
 
 
-def test_more_epochs_go_on_from_the_checkpoints_of_a_run_that_ended_done(ended):
+def test_more_epochs_go_on_from_a_finished_runs_checkpoints(ended):
     cloud, parent, keys, new = ended
     write_model(cloud.objects, keys)
     write_snapshot(cloud.objects, keys, 1, {"BTC-USD/a.pt": OLD})

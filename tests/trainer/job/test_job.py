@@ -302,7 +302,7 @@ def test_a_recorded_program_compiles_nothing():
         parse_job({"expert": {"strategy": "fused", "compile": "always"}}, {})
 
 
-def test_variables_of_the_trainer_are_named_bounded_and_no_secrets():
+def test_the_trainers_variables_are_bounded_and_no_secrets():
     job = parse_job({"machine": {"env": ["NCCL_DEBUG=INFO", "NCCL_P2P_DISABLE=1"]}}, {})
     assert job.machine.variables == {"NCCL_DEBUG": "INFO", "NCCL_P2P_DISABLE": "1"}
     assert job_from_json(json.dumps(job.to_dict())).machine == job.machine

@@ -39,7 +39,7 @@ def test_a_grid_has_every_combination_in_order():
     assert [key for key, _ in made[0]] == ["model.hidden", "train.ema"]
 
 
-def test_random_trials_follow_from_the_seed_and_never_repeat_choices():
+def test_random_trials_follow_the_seed_and_never_repeat():
     choices = {"model.hidden": list(range(1, 8)), "train.ema": [0.0, 0.9]}
     made = search(choices, trials=14).trial_values
     assert len(set(made)) == 14 and search(choices, trials=14).trial_values == made

@@ -31,11 +31,11 @@ def cost_of(job: Job, **more: Any) -> tuple[CheckpointCost | None, str]:
     return made.checkpoints, next((line for line in text.splitlines() if "Checkpoints:" in line), "")
 
 
-def test_two_minutes_of_training_are_a_checkpoint_and_the_look_that_finds_it() -> None:
+def test_two_minutes_make_a_checkpoint_and_the_look_finding_it() -> None:
     assert MOST_CHECKPOINT_SECONDS == TRAINING_SECONDS == 96
 
 
-def test_the_dollars_of_an_hour_are_requests_and_two_days_of_storage() -> None:
+def test_an_hours_dollars_are_requests_and_two_days_storage() -> None:
     # 1.8 GB every two minutes: 54 GB, two days of a month's $0.023 each, and 60 requests
     usd = hourly_usd(puts=2, size=1_800_000_000, seconds=120)
     assert usd == pytest.approx(54 * 0.023 * 2 / 30.4 + 60 * 0.005 / 1000, rel=1e-6) and 0.081 < usd < 0.083
@@ -53,7 +53,7 @@ def test_small_models_cost_next_to_nothing() -> None:
     assert cost.usd_per_hour == pytest.approx(hourly_usd(puts=9, size=cost.bytes, seconds=96))
 
 
-def test_a_large_model_on_a_small_machine_writes_as_often_as_1_percent_pays_for() -> None:
+def test_a_large_model_writes_within_1_percent_of_its_time() -> None:
     """By hand: 2.4 GB at $0.023 a GB-month for two days are $0.0037, a hundredth of 28 minutes at $0.80."""
     cost, line = cost_of(job_of(instance=("g6.xlarge",), **LARGE))
     assert cost is not None and 2.4e9 < cost.bytes < 2.5e9

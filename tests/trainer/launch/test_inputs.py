@@ -36,7 +36,7 @@ def test_only_files_that_hold_a_wanted_symbol_are_pinned():
     assert [entry.key for entry in candles.inputs] == ["raw/eth"]
 
 
-def test_more_files_than_a_run_reads_are_refused_before_it_starts(monkeypatch):
+def test_more_files_than_a_run_reads_are_refused_first(monkeypatch):
     monkeypatch.setattr(inputs_module, "MOST_CANDLE_FILES", 2)
     files = [item(f"{number}.csv", "1m", ("A", 100)) for number in range(3)]
     assert len(chosen(*files[:2]).inputs) == 2
@@ -173,7 +173,7 @@ def test_side_series_are_pinned_by_name_and_are_no_candles():
         keys("trends.sol lag 1d")
 
 
-def test_the_bars_that_side_series_read_are_pinned_and_not_trained_on():
+def test_side_series_bars_are_pinned_and_not_trained_on():
     sol = item("sol", "1m", ("SOL-USD", 20))  # too few to train on
 
     def read(*columns: str, index: tuple[str, ...] = ()):

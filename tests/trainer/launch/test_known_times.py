@@ -21,7 +21,7 @@ def script(piece: str, seconds: float, **more: Any) -> dict[str, Any]:
     return {"piece": piece, "seconds": seconds, "sha256": "a", "done": True, **more}
 
 
-def test_pieces_that_came_to_their_end_say_how_long_a_script_takes():
+def test_finished_pieces_say_how_long_a_script_takes():
     scripts = [
         script("t1", 60.0, end="done"),
         script("t2", 5.0, end="pruned"),

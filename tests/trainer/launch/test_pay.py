@@ -41,7 +41,7 @@ def test_a_slow_machine_never_wins_beyond_its_own_hours():
     assert own.monthly_usd(74) is None and own.monthly_usd(73) == pytest.approx(136.5)
 
 
-def test_a_slow_machine_that_costs_least_is_not_it_at_any_number_of_hours():
+def test_a_slow_machine_is_cheapest_up_to_what_it_can_do():
     own = Way(name="own", run_usd=0.5, is_one_machine=True, run_seconds=36_000.0, source="a test")
     assert names(ON_DEMAND, own) == [(0.0, "own"), (pytest.approx(73.0), "on demand")]
     text = "Cheapest: own (one does 73 runs a month); from 73 h a month on (2.4 h a day, 73 runs) on demand."

@@ -155,7 +155,7 @@ def long_job(limit: str, **machine: object) -> Job:
     return replace(job, train=replace(job.train, epochs=500))
 
 
-def test_spot_that_is_unlikely_to_end_in_time_is_refused_with_the_numbers():
+def test_spot_unlikely_to_end_in_time_is_refused():
     with pytest.raises(BudgetError) as refused:
         plan(long_job("160m"))
     text = " ".join(str(refused.value).split())
@@ -383,7 +383,7 @@ def test_a_rehearsals_plan_has_what_aws_takes_beside_this_desk():
     assert "this desk" in drawn(plan_view(here, job, candles))
 
 
-def test_a_budget_of_a_rehearsal_is_compared_with_the_dollars_of_aws():
+def test_a_rehearsal_compares_its_budget_with_the_dollars_of_aws():
     usd = plan(job_of(instance=("g6.xlarge",))).first.dollars_p50
     enough = job_of(instance=("g6.xlarge",), budget=round(usd + 0.01, 2))
     assert plan(enough, place=REHEARSAL).estimated_usd > enough.machine.budget  # CPU seconds, at that price

@@ -43,7 +43,7 @@ def plan(job: Job, bars: dict[str, int] = TWENTY, *names: str) -> LaunchPlan:
     return plan_of(job, workload(job, bars), offers_of(*(names or job.machine.instance)))
 
 
-def test_four_machines_share_the_models_and_cost_four_times_the_hour():
+def test_four_machines_share_models_at_four_times_the_price():
     alone, four = plan(several(1)).first, plan(several(4)).first
     assert four.time.phases.training == pytest.approx(alone.time.phases.training / 4)
     assert four.time.phases.boot == alone.time.phases.boot + JOIN_SECONDS
@@ -141,7 +141,7 @@ def test_a_quota_counts_the_vcpus_of_all():
     assert quota.refusal(rung(), 3) == "G (L-1) is 100 vCPUs, 4 in use; 3 g5.12xlarge need 144"
 
 
-def test_the_loss_of_any_machine_ends_one_model_and_that_of_the_head_many():
+def test_one_model_ends_with_any_machine_many_with_the_head():
     one = plan(several(4, **ONE_MODEL, instance=("g5.12xlarge",)), {"BTC-USD": 3_700_000}).first
     assert (one.at_risk, plan(several(4)).first.at_risk) == (4, 1)
     known = {"seconds": 3600.0, "restart_seconds": 600.0, "keeps_checkpoints": True}
@@ -161,7 +161,7 @@ def test_a_refresh_before_a_training_of_nodes_takes_one():
     assert Refresh(job=several(3), code=code, inputs=()).num_nodes == 1
 
 
-def test_machines_that_do_not_reach_one_another_are_refused_with_the_setting():
+def test_unreachable_machines_are_refused_with_the_setting():
     alone = StackOutputs(project="p", stack="s", bucket="b", launch_template="lt-1")
     assert alone.template_for(num_nodes=1, one_model=False) == "lt-1"
     with pytest.raises(ConfigError) as refused:

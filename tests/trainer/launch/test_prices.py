@@ -65,7 +65,7 @@ def expect(stub: Stubber, *answers: list[str]) -> None:
         )
 
 
-def test_the_tables_region_is_asked_and_a_type_that_is_not_there_keeps_its_price(price_list: Stubber) -> None:
+def test_a_type_missing_in_the_region_keeps_the_tables_price(price_list: Stubber) -> None:
     expect(price_list, [product("0.8512")], [])
     found = list_prices(Access(region="us-east-1"), MACHINES, region="us-east-1", today=TODAY)
     assert [machine.price_usd_per_hour for machine in found.machines] == [

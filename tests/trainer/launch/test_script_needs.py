@@ -227,7 +227,7 @@ def test_a_missing_import_is_refused_with_the_line_to_add(desk, text, listed, li
     refuse_missing(script, files, listed, resolved=resolved, brought=())
 
 
-def test_a_folder_that_is_no_package_is_told_apart_from_a_missing_one(tmp_path):
+def test_a_folder_without_init_is_named_and_not_a_package(tmp_path):
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "model.py").touch()
     script, files = (

@@ -215,7 +215,7 @@ def test_files_of_other_means_are_looked_at_once_and_indexed(
     assert choose(again, symbols=(), timeframe="", too_few=fewest(65)).inputs == chosen.inputs
 
 
-def test_jobs_that_tell_a_file_differently_have_reports_of_their_own(access, bucket, tmp_path, monkeypatch):
+def test_jobs_that_read_a_file_differently_have_own_reports(access, bucket, tmp_path, monkeypatch):
     monkeypatch.setattr(taken, "CheckChild", InProcess)
     lines = [f"{1_704_067_200 + 60 * row},1,2,1,2,5" for row in range(200)]
     (tmp_path / "AAA_1m.csv").write_text("\n".join(["at,open,high,low,close,volume", *lines]))

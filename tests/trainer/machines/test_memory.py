@@ -209,7 +209,7 @@ def test_an_open_strategy_counts_as_the_larger_one():
     assert small == max(needed(job, bars=1_000, windows=256).total for job in jobs)
 
 
-def test_a_gpu_trains_in_half_precision_by_default_what_gains_from_it():
+def test_half_precision_is_a_gpus_default_where_it_is_faster():
     """A narrow LSTM is faster in fp32: measured on an H100, docs/benchmarks.md."""
     for job in (job_of(hidden=129), job_of(model="tcn"), job_of(model="transformer")):
         assert is_half(job, on_gpu=True) and not is_half(job, on_gpu=False)

@@ -163,7 +163,7 @@ def test_rates_that_an_h200_measured_are_those_of_the_formulas():
         assert visits_per_second(h200, large) == pytest.approx(measured, rel=0.1), windows
 
 
-def test_data_is_read_and_models_are_written_at_the_types_network():
+def test_data_and_models_move_at_the_types_network_rate():
     work = with_bytes(workload(JOB, {"A": 100_000}), JOB, input_bytes=6_000_000_000)
     fast, slow = (
         estimate(work, instance_type(name), place=ACCOUNT) for name in ("g6e.12xlarge", "g6.xlarge")

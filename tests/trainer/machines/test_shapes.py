@@ -57,7 +57,7 @@ def test_a_gpus_shape_has_its_few_models():
     assert of_a_device(JOB, devices=4, pieces=20, on_gpu=False) == JOB
 
 
-def test_a_share_of_a_chip_and_an_unknown_chip_have_their_own_key():
+def test_a_chips_share_and_an_unknown_chip_have_own_keys():
     assert named_profile("l4").key == "l4"
     assert profile_of(Device(name="NVIDIA H200", memory_gib=70, free_gib=70)).key == "h200_1of2"
     unknown = profile_of(Device(name="NVIDIA Z1 (2027)", memory_gib=9, free_gib=9))

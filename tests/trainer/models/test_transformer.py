@@ -154,7 +154,7 @@ def test_hidden_series_train_the_shared_embedding():
 
 
 @pytest.mark.parametrize("blocks", [1, 3])
-def test_without_gradients_the_last_block_computes_its_last_token_alone(blocks):
+def test_without_gradients_the_last_block_computes_one_token(blocks):
     transformer = model(blocks=blocks)
     with FlopCounterMode(display=False) as whole:
         wanted = transformer(windows(), context_BC=contexts())

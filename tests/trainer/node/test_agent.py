@@ -82,7 +82,7 @@ def test_a_run_ends_done_with_every_model_in_s3(machine: Any) -> None:
     assert_allowed_is_needed(decided, policy, {})
 
 
-def test_a_trainer_gets_what_the_launch_knew_and_its_files_are_sent(machine: Any) -> None:
+def test_a_trainer_gets_the_launchs_facts_and_its_files_go(machine: Any) -> None:
     profiles = {"mine": {"memory_gib": 20}}
     machine.known = {"documents": {"gpu_profiles.json": profiles}}
     encoder, sha256 = b"weights", hashlib.sha256(b"weights").hexdigest()

@@ -202,7 +202,7 @@ def test_a_piece_is_listed_as_over_once_its_files_are_sent(node, outputs):
     )
 
 
-def test_a_piece_is_over_once_the_last_state_of_its_files_is_sent(node, outputs):
+def test_a_piece_is_over_once_its_files_last_state_is_sent(node, outputs):
     """The next attempt leaves it out, and would keep an older state."""
     file = outputs.folder / "a" / "m"
     file.parent.mkdir()
@@ -347,7 +347,7 @@ def test_events_of_a_day_fit_into_the_report(tmp_path):
         assert len(points) > 1000 and points[0] is events[2 * number]
 
 
-def test_an_events_line_without_an_end_is_whole_once_its_writer_ended(tmp_path):
+def test_an_events_line_is_whole_once_its_writer_ended(tmp_path):
     """A killed writer leaves half a line: the next one's first line is another."""
     path = tmp_path / "events.jsonl"
     events = CommandEvents(path)
@@ -366,7 +366,7 @@ def test_an_events_line_without_an_end_is_whole_once_its_writer_ended(tmp_path):
     assert [event["counts"] for event in events.new()] == [{"step": 2}] and events.unsound == 1
 
 
-def test_events_beyond_the_bound_are_left_out_and_the_log_says_so(tmp_path, caplog):
+def test_events_beyond_the_bound_are_left_out_with_a_word(tmp_path, caplog):
     file = EventFile(tmp_path / "e.jsonl", most_bytes=2 << 20)
     for _ in range(5):
         file.write({"event": "script", "text": "x" * (1 << 20)})

@@ -169,7 +169,7 @@ sys.exit(100)
 """
 
 
-def test_a_failed_model_and_a_spoilt_one_leave_their_neighbour_uploaded(node: Node, run: Run) -> None:
+def test_a_failed_or_spoilt_model_leaves_its_neighbour_uploaded(node: Node, run: Run) -> None:
     read = reported(node, run("train", SPOILT), names=("A", "B", "C"))
     assert (read.state, read.retries) == ("failed", 1)
     assert [model["piece"] for model in read.models] == ["C"]

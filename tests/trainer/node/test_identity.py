@@ -32,7 +32,7 @@ def test_identity_has_run_type_and_the_zone_of_the_spot_price(market: str, zone:
     assert (identity.instance_type, identity.spot_zone) == ("p3.8xlarge", zone)
 
 
-def test_a_metadata_service_that_fails_for_a_moment_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_metadata_service_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {f"tags/instance/{name}": value for name, value in TAGS.items()}
     texts |= {"instance-life-cycle": "on-demand", "instance-id": "i-1", "instance-type": "g5.xlarge"}
     failures: list[Any] = [TimeoutError("timed out"), RemoteDisconnected("without a word")]

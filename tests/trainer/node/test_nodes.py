@@ -98,7 +98,7 @@ def test_a_script_knows_the_nodes_and_no_token(
     assert not any(TOKEN in value or name.startswith("RAY_") for name, value in told.items())
 
 
-def test_a_node_leaves_the_queue_once_its_last_checkpoints_are_sent(
+def test_a_node_leaves_the_queue_after_its_last_checkpoints(
     second: Node, start: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else another node goes on from an older one: it looks for the newest as soon as this one has left."""

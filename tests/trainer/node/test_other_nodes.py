@@ -137,7 +137,7 @@ def test_a_training_reads_the_answers_in_a_file(node, tmp_path):
         fetches.answer({"event": "taken_over", "model": "m", "node": 2}, {})
 
 
-def test_a_study_comes_with_the_ends_and_the_checkpoints_of_its_trials(node, tmp_path):
+def test_a_study_comes_with_ends_and_checkpoints_of_trials(node, tmp_path):
     leave(node, tmp_path / "theirs", m_t1__1__data=b"one", m_t2__1__data=b"two", n_t2__1__data=b"three")
     told = {"kind": "trial", "series": ["A"], "fold": 1, "seed": 0, "done": True, "exit_code": 0, "starts": 1}
     told |= {"values": {"train.ema": "0.9"}, "end": "done", "epochs": 3}

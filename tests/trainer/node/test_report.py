@@ -63,7 +63,7 @@ def test_a_stop_is_stopped_and_at_the_deadline_expired() -> None:
     assert end(status(done="A"), stop="SIGTERM", error=error, now=DEADLINE) == ("expired", 104)
 
 
-def test_what_failed_on_an_earlier_machine_is_shown_and_reported_as_failed() -> None:
+def test_a_failure_on_an_earlier_machine_is_reported() -> None:
     """The trainer is told that nothing is to be done about it, and so shows it as done."""
     here = status(done="A")
     here.progress = replace(here.progress, pieces={**here.progress.pieces, "B": {"state": "done"}})

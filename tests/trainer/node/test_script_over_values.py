@@ -241,7 +241,7 @@ def test_a_value_that_was_told_to_have_failed_is_not_taken_back(node, start, smo
     assert len(starts(node)) == 2
 
 
-def test_a_value_that_nests_its_folders_without_end_fails_no_other(node, start):
+def test_a_value_with_endlessly_nested_folders_fails_no_other(node, start):
     """Deeper than Python's frames: its copy of the files is removed all the same."""
     start("mkdir -p $(printf 'd/%.0s' $(seq 1500))", over={"seed": [1, 2]})
     assert len(reported(node).scripts) == 2 and not list((node.work / "command" / "copies").iterdir())

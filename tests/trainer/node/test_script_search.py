@@ -107,7 +107,7 @@ def test_dollars_need_a_price(start):
         start(SCORES, search={**RANGE, "dollars": 2.0})
 
 
-def test_without_optuna_the_owner_of_a_machine_is_told_what_to_install(node, start, monkeypatch):
+def test_without_optuna_a_machines_owner_reads_what_to_install(node, start, monkeypatch):
     node.place = HERE
     monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None)
     for keys in ({"method": "tpe"}, {"prune": "halving"}):
@@ -164,9 +164,7 @@ echo '{"error": 1}' >> $MAYFLY_EVENTS
 
 
 @pytest.mark.parametrize(("method", "seen", "is_judged"), [("random", "epoch\n", False), ("tpe", "", True)])
-def test_a_trial_goes_on_from_its_checkpoints_where_its_values_are_known(
-    node, start, method, seen, is_judged
-):
+def test_a_trial_with_known_values_goes_on_from_checkpoints(node, start, method, seen, is_judged):
     earlier = node.work / "command" / "checkpoints" / "t2"
     earlier.mkdir(parents=True)
     (earlier / "epoch").write_text("1")

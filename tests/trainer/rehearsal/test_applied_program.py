@@ -98,7 +98,7 @@ def test_the_hash_follows_program_package_and_stack(tmp_path: Path) -> None:
         first = changed
 
 
-def test_the_hash_of_an_installed_program_leaves_its_bytecode_out(tmp_path: Path) -> None:
+def test_the_hash_of_a_program_leaves_its_bytecode_out(tmp_path: Path) -> None:
     """pip compiles ami/smoke_test.py of a wheel, and leaves a folder beside it."""
     (tmp_path / "ami").mkdir()
     (tmp_path / "ami" / "smoke_test.py").write_text("")

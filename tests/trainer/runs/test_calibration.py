@@ -64,7 +64,7 @@ def test_a_run_is_kept_once_and_the_oldest_go():
     assert with_run(many, RUN) == (*many[1:], RUN)
 
 
-def test_a_case_is_followed_from_three_runs_on_by_the_median_of_the_newest():
+def test_from_three_runs_on_a_case_follows_the_newest_median():
     def took(*seconds: float) -> list[TimedRun]:
         return [replace(RUN, run_id=str(one), actual=(120.0, 2.0, one, 20.0)) for one in seconds]
 
@@ -91,7 +91,7 @@ def planned(runs: Calibrated | None = None, *, place: Place = ACCOUNT, **rate: f
 
 
 @pytest.mark.parametrize("faster", [2.5, 1 / 2.5])
-def test_after_three_runs_a_plan_is_within_15_percent_of_another_chip(faster):
+def test_after_three_runs_plans_are_within_15_percent(faster):
     """A chip that is so many times as fast as its formula, whose runs scatter by a tenth."""
     runs: tuple[TimedRun, ...] = ()
     errors, plans = [], []

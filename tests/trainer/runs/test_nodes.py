@@ -134,7 +134,7 @@ def test_one_model_ends_with_any_of_its_nodes() -> None:
 
 
 @pytest.mark.parametrize(("behind", "state"), [(49, "running"), (51, "recovering")])
-def test_a_node_that_is_silent_among_others_is_lost_within_a_minute(behind: float, state: str) -> None:
+def test_a_silent_node_among_others_is_lost_within_a_minute(behind: float, state: str) -> None:
     """By S3's clock, whatever the nodes' own clocks say; the lease alone would take three minutes."""
     nodes = (told(2, 200), told(1, 200, heard_at=at(200 - behind)), told(3, 200))
     record, _ = decided(three(one_model=True), look(three(), *nodes), 200)
@@ -145,7 +145,7 @@ def test_a_node_that_is_silent_among_others_is_lost_within_a_minute(behind: floa
     assert lost == ([1] if state == "recovering" else [])
 
 
-def test_a_silent_head_is_lost_and_an_s3_that_fails_all_loses_nobody() -> None:
+def test_a_silent_head_is_lost_but_none_if_s3_fails_all() -> None:
     nodes = (told(2, 100), told(1, 151), told(3, 151))
     assert decided(three(), look(three(), *nodes), 152)[0].state == "recovering"
     assert decided(three(), look(three(), *(told(n, 100) for n in (2, 1, 3))), 200)[0].state == "running"
@@ -182,7 +182,7 @@ def test_a_node_that_still_boots_is_judged_by_its_boot_alone() -> None:
     )
 
 
-def test_a_node_that_is_lost_before_all_are_named_ends_the_attempt() -> None:
+def test_a_node_lost_before_all_are_named_ends_the_attempt() -> None:
     record = three(launch={"kill_armed_at": None})
     observed = look(record, *(NodeSeen(instance_id=f"i-{n}") for n in (2, 1, 3)), instances=ONE_GONE)
     assert decided(record, observed, 60)[0].state == "recovering"
@@ -274,7 +274,7 @@ def test_a_failed_node_whose_pieces_others_made_fails_nothing() -> None:
 BROKEN = {"code": 100, "what": "a rank lost its peers"}
 
 
-def test_a_failure_that_follows_a_lost_node_is_no_failure_of_the_job() -> None:
+def test_a_failure_after_a_lost_node_is_not_the_jobs() -> None:
     """Ranks fail when a peer is gone, before AWS says that it is."""
     nodes = (told(2, **ended("failed", error=BROKEN)), told(1, 99), told(3, **ended("failed", error=BROKEN)))
     record = three(one_model=True)
@@ -351,7 +351,7 @@ def test_reports_of_several_nodes_are_joined() -> None:
     assert whole.durable == {**sent, "lag_seconds": 9.0, "snapshots": 8, "objects": 16, "bytes": 111}
 
 
-def test_a_head_that_has_ended_waits_for_the_others_in_its_upload() -> None:
+def test_an_ended_head_waits_for_the_others_in_its_upload() -> None:
     over = beat(2, 100, phase="end", phases={"train": at(50), "upload": at(99), "end": at(100)})
     nodes = (told(2, heartbeat=over, **ended()), told(1), told(3, **ended()))
     whole = joined_heartbeat(nodes)
@@ -369,7 +369,7 @@ def test_a_piece_belongs_to_the_node_that_worked_on_it_last() -> None:
     assert whole is not None and whole.progress["BTC-USD"]["step"] == 20
 
 
-def test_nodes_of_an_earlier_attempt_are_told_of_while_the_next_has_none() -> None:
+def test_an_earlier_attempts_nodes_show_until_the_next_has_some() -> None:
     """A stop between two attempts: the receipt is that of the one that was lost."""
     record, _ = decided(three(), look(three(), *WORKING, instances=HEAD_GONE))
     later = replace(record.with_next_attempt(), state="ending", outcome="stopped", ending_at=at(200))

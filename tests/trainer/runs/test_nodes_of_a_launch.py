@@ -78,7 +78,7 @@ def test_instances_of_two_fleets_never_make_one_set():
     assert isinstance(reconcile(record, mixed, at(3))[0], Wait)
 
 
-def test_an_unanswered_call_that_made_fewer_is_closed_with_their_ids():
+def test_an_unanswered_call_that_made_fewer_closes_with_ids():
     call = intent(called_at=at(1), calls=2)
     late = at(1) + UNANSWERED
     record = settled(starting(call, **THREE), fleet(1, 2))
@@ -102,7 +102,7 @@ def test_a_partial_fleet_is_ended_before_the_next_rung_is_asked():
     assert only_store(reconcile(record, gone, at(5))).last_launch.rung == 1
 
 
-def test_an_instance_that_aws_does_not_show_yet_is_ended_by_its_id():
+def test_an_instance_not_shown_yet_is_ended_by_its_id():
     record = settled(starting(partial(), **THREE), Observation())
     assert reconcile(record, Observation(), at(3))[0].instance_ids == ("i-1", "i-2")
     later = at(1) + UNANSWERED

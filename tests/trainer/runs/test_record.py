@@ -57,7 +57,7 @@ def test_the_deadline_is_the_last_launchs_unless_it_was_refused(make_record):
         assert launched.effective_deadline.cause == cause
 
 
-def test_no_word_counts_but_that_of_the_instances_that_a_launch_names(make_record):
+def test_only_reports_of_the_launchs_instances_count(make_record):
     """The instance of a call that was given up came too late: no caller wrote its id, so it works for nobody."""
     given_up = intent(outcome="refused", error_code="NoClearAnswer")
     record = make_record(attempts=(Attempt(number=1, launches=(given_up,)),), instances=(seen("running"),))

@@ -112,7 +112,7 @@ def test_no_attempt_begins_while_an_instance_may_be_alive():
     assert isinstance(ending, Wait) and isinstance(missing, Wait)
 
 
-def test_a_machine_that_reported_has_time_for_the_last_of_its_log():
+def test_a_machine_that_reported_may_send_the_end_of_its_log():
     record = replace(recovering(), instances=(gone(terminated_at=None),))
     alive = (described("running", instance_id="i-1", attempt=1),)
     told = Observation(instances=alive, result=NodeResult(state="interrupted"))
@@ -134,7 +134,7 @@ def test_the_next_attempt_begins_once_all_are_gone():
     assert launched.attempt.number == 2
 
 
-def test_an_instance_of_an_earlier_attempt_is_ended_before_a_launch():
+def test_an_earlier_attempts_instance_ends_before_a_launch():
     late = (gone(state="running", proof="", terminated_at=None),)
     record = replace(recovering().with_next_attempt(), instances=late)
     (action,) = decided(record, Observation(instances=(described(),)), at(130))
@@ -354,7 +354,7 @@ def test_a_machine_that_is_lost_after_hours_has_a_successor():
     assert following.state == "starting" and following.last_launch.deadline == at(6 * 3600)
 
 
-def test_a_desk_that_copies_an_earlier_runs_checkpoints_is_not_dead():
+def test_a_desk_that_copies_checkpoints_is_not_dead():
     """Large ones take minutes, in which it writes nothing to the record."""
     record = make_record(parent="20261119-120000-crypto-aaaa", parent_counts="all", deadline=at(6 * 3600))
     by_control = Observation(may_start=False, may_take_over=True)

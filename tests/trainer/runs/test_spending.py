@@ -72,7 +72,7 @@ UNSEEN = intent(
 )
 
 
-def test_a_machine_that_nobody_saw_may_have_lived_until_a_layer_ended_it() -> None:
+def test_an_unseen_machine_is_counted_until_a_layer_ended_it() -> None:
     """The sweeper comes every two minutes, and a one-time schedule is as precise as one."""
     record = make_record(attempts=(Attempt(number=1, launches=(UNSEEN,)),), closed_at=at(9100))
     price = record.ladder[0].price_usd_per_hour
@@ -102,7 +102,7 @@ def test_an_attempt_costs_nothing_of_another_ones() -> None:
     assert sum(high) == pytest.approx(receipt["dollars"]["spent_high"], abs=1e-5) and all(high)
 
 
-def test_a_result_is_no_sign_of_a_machine_whose_word_does_not_count() -> None:
+def test_an_outsiders_result_is_no_sign_of_life() -> None:
     """One of a call that was given up lived for minutes, and AWS forgot it before anybody saw its end."""
     mine = seen(instance_id="i-1", launched_at=at(335), running_seen_at=at(340), terminated_at=at(1470))
     late = seen("gone", instance_id="i-0", launched_at=at(2), terminated_at=at(6000))

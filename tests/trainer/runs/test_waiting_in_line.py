@@ -128,7 +128,7 @@ def test_a_pool_behind_a_quota_is_not_waited_for(ladder):
     assert only_store(reconcile(record, Observation(), at(10))).error["code"] == 102
 
 
-def test_a_pool_that_a_zone_does_not_sell_is_left_out_of_later_walks():
+def test_a_pool_not_sold_in_a_zone_is_left_out_later():
     record = starting(refused("Unsupported"), refused(FULL, 1), queue_seconds=HOUR)
     waiting = only_store(reconcile(record, Observation(), at(10)))
     again = only_store(reconcile(waiting, Observation(), waiting.attempt.queue.next_at))

@@ -74,7 +74,7 @@ def test_versions_that_are_deleted_are_named() -> None:
         refuse_deleted(shelf, inputs)
 
 
-def test_a_run_without_a_manifest_and_a_name_of_nothing_are_refused(account) -> None:
+def test_an_unknown_run_and_one_without_manifest_are_refused(account) -> None:
     with pytest.raises(ConfigError, match=f"the manifest of run {CLOSED_RUN} is gone"):
         past_run(account, CLOSED_RUN)
     account.put(key=f"runs/{CLOSED_RUN}/manifest.json", body=b'{"format": 1}')

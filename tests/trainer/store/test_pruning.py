@@ -90,7 +90,7 @@ def test_production_and_what_it_may_be_rolled_back_to_stay(bucket: Bucket) -> No
     assert set(keys) < set(bucket.left())
 
 
-def test_a_permanent_copy_of_a_retrain_is_deleted_by_the_same_rule(bucket: Bucket) -> None:
+def test_a_retrains_permanent_copy_is_deleted_by_the_same_rule(bucket: Bucket) -> None:
     body = bucket.model()
     key = bucket.run("old", body, days_ago=90)
     copy = f"models/retrains/weekly/{key.split('/')[3]}/lstm_BTC-USD_1m.safetensors"
@@ -212,7 +212,7 @@ def test_a_version_that_no_receipt_names_is_not_taken_for_it(bucket: Bucket) -> 
     assert plan_pruning(bucket.objects, RULE, NOW).kept == {"of the newest runs": 1}  # it is not there
 
 
-def test_a_run_that_opens_while_models_are_deleted_keeps_what_it_names(bucket: Bucket) -> None:
+def test_a_run_opened_during_a_deletion_keeps_its_models(bucket: Bucket) -> None:
     bodies = [bucket.model() for _ in range(3)]
     keys = [bucket.run(name, body, days_ago=90) for name, body in zip("abc", bodies, strict=True)]
     newest = bucket.run("z", bucket.model(), days_ago=1)

@@ -67,7 +67,7 @@ def test_a_card_has_how_its_model_was_trained_and_its_losses() -> None:
     assert len(made.losses) == 3 + 2 * 2
 
 
-def test_epochs_of_several_trainings_are_counted_on_as_their_events_are() -> None:
+def test_epochs_of_several_trainings_are_counted_on() -> None:
     refit = {"first_steps": [0.4], "history": [{"epoch": 1, "train_loss": 0.3}]}
     made = trained(refit=[refit])
     told = {"event": "epoch", "model": "m", "epoch": 3, "fit": 2, "train_loss": 0.3}
@@ -186,7 +186,7 @@ def test_the_command_is_fixed_to_what_was_chosen_then() -> None:
     assert packed["job"]["expert"]["pack"] == 8 and packed["documents"][OTHERS] == ["C"]
 
 
-def test_a_searched_model_is_trained_again_with_its_values_and_without_the_search() -> None:
+def test_a_searched_model_is_made_again_without_the_search() -> None:
     search = {"values": {"model.hidden": "8"}, "tried": 3}
     one, other = trained(search=search), trained(search={**search, "values": {"model.hidden": "16"}})
     assert one.values == {"model.hidden": "8"} and len(grouped([one, other])) == 2

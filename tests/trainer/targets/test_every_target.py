@@ -278,7 +278,7 @@ def test_nearly_equal_closes_make_no_label_huge():
     assert np.isnan(volatility_unit(np.full(100, 5.0), horizon=4, span=20)).all(), "no move, no unit"
 
 
-def test_training_labels_of_returns_are_clipped_and_scores_are_not():
+def test_returns_are_clipped_as_labels_and_not_in_scores():
     labels = np.array([[-50.0], [-3.0], [0.5], [12.0]])
     assert TARGETS["return"]().scale(labels, {})[:, 0].tolist() == [-10.0, -3.0, 0.5, 10.0]
     assert TARGETS["return"](clip=0).scale(labels, {}) is labels

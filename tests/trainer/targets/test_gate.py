@@ -61,7 +61,7 @@ def test_a_tie_keeps_the_champion():
     assert not against(losses(0.2), losses(0.5, noise=1)).promote
 
 
-def test_a_gain_that_one_decision_would_believe_is_doubted_over_a_year():
+def test_a_gain_enough_for_one_decision_is_not_for_a_year():
     champion, challenger = losses(0.4, noise=1), losses(0.2)
     once = against(champion, challenger, GateRule(challenges=1))
     p = once.numbers["champion"]["p"]
@@ -96,7 +96,7 @@ def test_a_gain_within_the_margin_keeps_the_champion():
     assert wide.numbers["champion"]["gain"] == against(champion, challenger).numbers["champion"]["gain"]
 
 
-def test_a_challenger_that_loses_in_another_proper_score_is_kept_out():
+def test_a_challenger_worse_in_another_proper_score_is_kept_out():
     champion = losses(0.5, brier=0.0, noise=1)
     assert against(champion, losses(0.1, brier=0.0)).promote
     made = against(champion, losses(0.1, brier=0.4))
@@ -123,7 +123,7 @@ def test_few_cells_in_common_keep_the_champion():
     assert against(None, losses(0.1, cells=few + 1)).promote
 
 
-def test_losses_without_a_deciding_score_or_a_baseline_promote_nothing():
+def test_losses_without_score_or_baseline_promote_nothing():
     good = losses(0.1)
     for sums in (
         {},

@@ -36,7 +36,7 @@ def test_gains_from_losses_are_those_of_the_metrics():
     assert first.mark == second.mark == "better" and first.p == pytest.approx(second.p, rel=1e-4)
 
 
-def test_cells_are_shared_if_they_begin_together_and_have_as_many_bars():
+def test_cells_with_equal_starts_and_lengths_are_shared():
     ours, theirs = losses(first=10), losses(first=0)
     assert [one.begins for one in ours.shared(theirs)] == [tuple(DAY * day for day in range(10, 30))] * 2
     assert ours.shared(losses(bars=23, first=10))[0].begins == ()

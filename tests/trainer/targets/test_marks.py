@@ -88,7 +88,7 @@ def test_a_mark_never_contradicts_its_interval(gain, brier):
         assert one.mark in ("no different", "too little to tell")
 
 
-def test_a_model_that_loses_in_another_proper_score_is_not_better():
+def test_a_model_worse_in_another_proper_score_is_not_better():
     assert marks(told(5.0)) == ["better"]
     assert marks(told(5.0, brier=-1.9)) == ["no different"]
     assert marks(told(5.0, brier=-5.0)) == ["no different"]

@@ -114,9 +114,7 @@ def later(second: Path, tmp_path: Path) -> Path:
     return path
 
 
-def test_models_of_other_spans_are_scored_again_on_bars_that_neither_has_seen(
-    planted, second, later, forecasts_of
-):
+def test_models_of_other_spans_are_rescored_on_unseen_bars(planted, second, later, forecasts_of):
     found = unseen_cards(planted.job, planted.data, [[planted.file], [later]])
     for path, (card,) in zip((planted.file, second), found, strict=True):
         assert card.losses == forecasts_of.losses_of_last(path, sum(card.losses["bars"]))

@@ -111,7 +111,7 @@ def test_every_epoch_visits_every_window_once_in_another_order():
     assert not torch.equal(orders[0], orders[1])
 
 
-def test_an_epoch_ends_after_its_steps_and_the_next_draws_other_windows():
+def test_an_epoch_has_its_steps_and_the_next_other_windows():
     pack = Scripted([1, 2, 3])
     run, events = _train(pack, epochs=2, batch=5, steps_per_epoch=3)
     assert len(pack.visited) == 6 and run.epoch == 2
@@ -150,7 +150,7 @@ def test_progress_is_reported_about_once_a_second():
     assert progress[0]["rate"] > 0 and progress[0]["unit"] == "windows"
 
 
-def test_of_many_models_two_report_their_progress_a_second_in_turn():
+def test_two_of_many_models_report_progress_a_second():
     ticks, told = itertools.count(), list[str]()
     job = job_of(lookback=2, batch=5, hidden=2, layers=1, epochs=1)
     runs = [run_of_noise(number, job, windows=60) for number in range(5)]

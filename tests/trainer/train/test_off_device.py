@@ -85,9 +85,7 @@ class Counted(SlowLane):
         ),
     ],
 )
-def test_a_checkpoint_holds_a_ring_on_the_host_and_one_copy_on_the_device(
-    device: str, keys: dict[str, Any]
-) -> None:
+def test_a_checkpoint_holds_a_host_ring_and_one_device_copy(device: str, keys: dict[str, Any]) -> None:
     """Also of models of 18 and 151 M weights, on the meta device: figures of bytes, without any."""
     job = job_of(**keys, precision="fp32", batch=2)
     rows_TF = torch.zeros(64, len(job.data.inputs), device=device)

@@ -36,7 +36,7 @@ def test_orders_are_those_of_the_seed_in_any_order(monkeypatch):
     assert len(sent) == 5, "a CPU is sent nothing"
 
 
-def test_the_next_order_is_drawn_during_the_epoch_and_sent_without_a_wait(monkeypatch):
+def test_the_next_order_is_drawn_early_and_sent_without_a_wait(monkeypatch):
     orders = orders_of(META)
     orders.of(0)
     drawing._thread().submit(lambda: None).result()  # after what was asked of the thread before

@@ -163,7 +163,7 @@ def test_a_side_series_counts_from_its_publication(lag, finds, tmp_path, train):
     assert auc > 0.95 if finds else 0.4 < auc < 0.6
 
 
-def test_a_model_of_a_side_series_predicts_with_it_and_not_without(tmp_path, train):
+def test_a_model_with_a_side_series_needs_it_to_predict(tmp_path, train):
     folder = told_ahead(tmp_path, bars=1_500)
     entry = "hint lag 1m"
     trained = train(folder, tmp_path / "out", hidden=4, lookback=5, horizon=1, epochs=1, columns=entry)

@@ -36,7 +36,7 @@ def test_a_training_follows_a_given_plan_and_leaves_no_arrays(tmp_path, write_ca
 
 
 @pytest.mark.nightly
-def test_the_first_model_is_trained_before_the_last_file_is_there(tmp_path, write_candles, start):
+def test_the_first_model_is_trained_before_the_last_file_comes(tmp_path, write_candles, start):
     data, coming = tmp_path / "data", tmp_path / "coming"
     for folder in (data, coming):
         folder.mkdir()

@@ -113,7 +113,7 @@ def test_a_champion_is_scored_on_the_challengers_windows(run: ScoreRun) -> None:
     assert "can't be scored" in run.scored(since=last + 86_400).reason
 
 
-def test_a_model_that_is_not_comparable_is_refused_with_the_reason(run: ScoreRun) -> None:
+def test_a_model_that_cannot_be_compared_is_refused(run: ScoreRun) -> None:
     for card, why in (
         ({"target_settings": {"horizon": 7}}, "forecasts something else"),
         ({"model": "lstm-direction_OTHER_1m"}, "it is lstm-direction_OTHER_1m"),
@@ -150,7 +150,7 @@ def test_a_challenger_does_not_choose_its_windows(run: ScoreRun, monkeypatch: py
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["pooled", "panel"])
-def test_a_model_of_several_series_has_the_losses_of_its_own_training(
+def test_a_model_of_several_series_has_its_own_losses(
     kind: str, tmp_path: Path, train_piece: Any, write_candles: Any
 ) -> None:
     for seed, symbol in enumerate(("AAA", "BBB", "CCC")):

@@ -141,7 +141,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("other", OTHERS)
-def test_a_search_with_another_feature_trains_its_best_trial_again(tmp_path, write_candles, other):
+def test_a_search_over_features_trains_its_best_trial_again(tmp_path, write_candles, other):
     (tmp_path / "candles").mkdir()
     (tmp_path / "net.py").write_text(NET)
     write_candles(tmp_path / "candles", "BIG-USD", bars=1000 if other == "init" else 2500, signal=1.0)

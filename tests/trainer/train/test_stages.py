@@ -172,9 +172,7 @@ def test_a_refit_trains_the_epochs_that_validation_chose(refit: Worker) -> None:
     assert [event["event"] for event in refit.events].count("scoring") == 1, "test is scored once"
 
 
-def test_a_machine_lost_in_the_refit_does_not_train_the_first_fit_again(
-    refit: Worker, folder: Path, tmp_path: Path
-) -> None:
+def test_a_machine_lost_in_the_refit_keeps_the_first_fit(refit: Worker, folder: Path, tmp_path: Path) -> None:
     job = job_of(**SMALL, refit=True)
     killed = trained(job, folder, tmp_path, dies=True)
     assert not list(tmp_path.glob("*.safetensors"))
@@ -210,7 +208,7 @@ def test_a_refit_that_resumes_where_it_was_lost_repeats_no_step(folder: Path, tm
     assert [event["lost_steps"] for event in told if event["event"] == "resumed"] == [0]
 
 
-def test_a_scorer_scores_the_twin_and_refuses_what_a_model_has_seen(
+def test_a_scorer_takes_the_twin_and_refuses_seen_bars(
     refit: Worker, plain: Path, folder: Path, tmp_path: Path
 ) -> None:
     job = job_of(**SMALL)

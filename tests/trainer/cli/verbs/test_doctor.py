@@ -138,7 +138,7 @@ def test_an_alarm_without_its_first_data_is_a_note(stack: Any, aws_server: Embed
         health.alarms(access, outputs, now)
 
 
-def test_the_alarm_of_scheduled_runs_is_missed_where_there_are_some(applied: Access) -> None:
+def test_a_missing_alarm_counts_only_with_scheduled_runs(applied: Access) -> None:
     outputs = read_stack(applied, stack="dev")
     with pytest.raises(ConfigError, match="the alarm retrains-overdue is missing"):
         health.alarms(applied, replace(outputs, retrains=[{"name": "weekly"}]))

@@ -401,7 +401,7 @@ def test_a_budget_below_the_minimum_names_the_cheapest(capsys):
     assert code == 104 and "a budget of $0.01 is too small" in words and "g4dn.xlarge" in words
 
 
-def test_a_duration_of_seconds_is_no_longer_than_the_cap_of_a_plan(capsys):
+def test_a_duration_of_seconds_is_within_a_plans_cap(capsys):
     document = planned(capsys, "--max-duration", "2730s")  # 45 minutes and a half
     assert document["max_duration_seconds"] == 2730
 

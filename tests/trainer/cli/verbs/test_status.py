@@ -44,7 +44,7 @@ def test_a_scripts_pieces_are_values_a_single_one_the_script():
     assert _done(one) == "0/1 script" and "  script   script  state\n" in shown and "model" not in shown
 
 
-def test_trials_of_a_script_have_their_best_scores_the_best_first():
+def test_a_scripts_trials_have_best_scores_the_best_first():
     pieces = {"t1": {"score": 0.5}, "t2": {}, "t10": {"score": 0.75}, "t3": {}}
     least = _of_progress(replace(TRAIN, work="script", pieces=pieces), NOW)["pieces"]
     assert list(least) == ["t1", "t10", "t2", "t3"]

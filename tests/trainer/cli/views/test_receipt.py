@@ -209,7 +209,7 @@ def scored(piece, gain):
     return {**RECEIPT["models"][0], "piece": piece, "metrics": {"about": Direction().about(), "test": test}}
 
 
-def test_models_are_sorted_under_a_verdict_and_signs_explained_once():
+def test_models_are_sorted_and_signs_explained_once():
     models = [scored("C", 9), scored("A", -0.1), scored("D", None), scored("B", -9), scored("E", 1)]
     lines = text_of({**RECEIPT, "models": models, "failed": []}, 120).splitlines()
     signs = [line.split(" 0.6900")[0].split()[-2:] for line in lines if " 0.6900" in line]
@@ -352,7 +352,7 @@ def test_trials_are_a_table_with_what_was_searched_as_columns():
     assert "trials" not in text_of(RECEIPT)
 
 
-def test_trials_of_a_script_are_sorted_by_the_score_that_it_names():
+def test_a_scripts_trials_are_sorted_by_its_score():
     best = {"metric": "auc", "better": "max"}
     ended = {"kind": "script", "series": [], "fold": 1, "seed": 0, "done": True, "exit_code": 0, "epochs": 3}
     ended |= {"values": {"rate": "0.1"}, "last_lines": [], "notes": [], "starts": 1, "seconds": 2.0}

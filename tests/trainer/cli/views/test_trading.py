@@ -32,7 +32,7 @@ def table_of(*models, trials=None):
     return TradedTable(named, trials=trials)
 
 
-def test_a_row_has_the_rule_beside_holding_and_what_luck_explains():
+def test_a_row_has_the_rule_beside_holding_and_luck():
     table = table_of(metrics(sharpe=0.12), metrics(net=-0.2, gross=-0.1, low=None, high=None), {})
     text = drawn(table.table(30), width=110)
     first, second = text.splitlines()[1:]

@@ -148,7 +148,7 @@ def test_a_start_that_waits_for_aws_goes_on_while_time_is_left(make_cloud):
     assert len(cloud.alive()) == 1
 
 
-def test_a_scheduled_run_without_capacity_goes_on_at_the_next_call(make_cloud):
+def test_a_scheduled_run_without_capacity_goes_on_next_call(make_cloud):
     cloud, record = make_cloud(driver="control", queue_seconds=3600.0)
     cloud.full = {"us-east-1a", "us-east-1b"}
     assert called(cloud, looks=0)["settled"] == {record.run_id: "starting"}

@@ -126,7 +126,7 @@ def test_the_one_time_call_ends_its_own_run_at_the_deadline(account):
     assert list(summary.terminated) == [mine]
 
 
-def test_a_node_that_only_renews_its_lease_ends_at_twice_the_bound(account):
+def test_a_node_that_only_renews_its_lease_ends_at_two_bounds(account):
     slow, stuck, known = (account.launch(deadline=timedelta(hours=5)) for _ in range(3))
     account.beat(slow, account.now, still=timedelta(seconds=1200))
     account.beat(stuck, account.now, still=timedelta(seconds=1201))

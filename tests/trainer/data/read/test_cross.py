@@ -102,7 +102,7 @@ def test_no_cross_feature_reads_a_later_bar() -> None:
     day=st.sampled_from(["2021-03-13", "2021-11-06", "2021-06-01"]),
 )
 @settings(max_examples=60, deadline=None)
-def test_the_join_is_as_of_the_end_over_holes_and_daylight_saving(
+def test_the_join_is_as_of_bar_ends_over_holes_and_dst(
     own: set[int], other: set[int], offset: int, day: str
 ) -> None:
     """Hours of New York around a change of the clock, with missing ones; the other's begin at other minutes."""

@@ -146,7 +146,7 @@ def test_hostile_names_are_no_wider_than_a_small_screen(browse):
     assert "wide 0." in " ".join(browse(page(data), act=act, width=520).texts)
 
 
-def test_a_thousand_models_are_few_elements_and_sort_filter_and_turn(browse):
+def test_a_thousand_models_are_few_elements_and_sort(browse):
     made = page(planted_report(1_000, epochs=12))
     assert len(made) < 3_000_000
     drawn = browse(made)

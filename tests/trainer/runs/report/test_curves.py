@@ -38,7 +38,7 @@ def test_numbers_of_a_script_are_curves_over_its_steps():
     assert one["along"] == "step" and one["series"] == {"loss": [1.0, 0.5], "reward": [2.0, 4.0]}
 
 
-def test_long_curves_are_thinned_and_pieces_beyond_the_bound_left_out(monkeypatch):
+def test_long_curves_are_thinned_and_pieces_bounded(monkeypatch):
     monkeypatch.setattr(curves, "MOST_HELD", 100)
     made = folded(*(epoch(number, float(number)) for number in range(1, 1_001)))
     (one,) = made.to_dict()["pieces"]
@@ -56,7 +56,7 @@ def test_throughput_is_the_sum_over_workers_and_nodes():
     assert made.to_dict()["throughput"] == {"unit": "windows", "buckets": [0], "rates": [257.0]}
 
 
-def test_a_rate_holds_until_the_next_report_but_not_until_another_machine():
+def test_a_rate_holds_until_the_next_report_of_its_machine():
     told = [(0, 0, 100.0), (1, 5, 50.0), (0, 10, 200.0), (1, 15, 50.0), (0, 20, 100.0), (0, 200, 100.0)]
     events = [
         {**PROGRESS, "time": iso(at(then)), "worker": worker, "rate": rate} for worker, then, rate in told

@@ -57,7 +57,7 @@ def test_lanes_have_the_phases_of_each_attempt_and_why_it_ended(report):
     assert first["segments"][-1][2] == at(2_000).timestamp()
 
 
-def test_of_too_many_lanes_the_newest_are_drawn_and_the_others_counted(monkeypatch, report):
+def test_of_too_many_lanes_the_newest_are_drawn(monkeypatch, report):
     assert report["lanes_left_out"] == 0
     monkeypatch.setattr("trainer.runs.report.lanes.MOST_LANES", 1)
     data = report_data(planted_receipt([]), planted_record([]), Seen())

@@ -116,7 +116,7 @@ def test_ruin_terminates_and_is_no_truncation():
 
 
 @BOTH
-def test_no_later_bar_changes_an_observation_or_an_earlier_reward(job):
+def test_no_later_bar_changes_an_observation_or_reward(job):
     def make(candles):
         return environment_of(prepare(candles, job), job, span="test")
 

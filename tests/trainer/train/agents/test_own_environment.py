@@ -334,7 +334,7 @@ def test_a_span_is_scored_by_one_episode_over_its_own_bars(file: Path) -> None:
     assert job.target.loss_of_span(made, np.zeros((80, 1))) == -made.mean()
 
 
-def test_a_piece_trains_on_its_own_bars_and_is_scored_beside_baselines(file: Path) -> None:
+def test_a_piece_trains_on_its_own_bars_and_has_baselines(file: Path) -> None:
     job = with_settings(job_in(file), epochs=1)
     data = alone(prepare(candles_of(900), job))
     run = run_in_piece(data, job, model="AAA", seed=0)

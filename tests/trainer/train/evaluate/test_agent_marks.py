@@ -73,7 +73,7 @@ def test_policies_on_random_walks_are_rarely_marked(costs):
 @pytest.mark.parametrize(
     ("costs", "most"), [(FREE, 0.05), ({**FREE, "actions": "continuous"}, 0.05), ({}, 0.005)]
 )
-def test_two_hundred_policies_are_marked_at_most_at_the_stated_rate(costs, most):
+def test_two_hundred_policies_are_marked_at_the_stated_rate(costs, most):
     marks = marks_on_walks(200, **costs)
     assert len(marks) == 200 and marks.count("better") <= most * 200
 

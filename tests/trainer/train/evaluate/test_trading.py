@@ -90,7 +90,7 @@ def test_several_series_share_the_money():
     assert both.gross == pytest.approx([0.05, 0.05, 0.5]) and both.exposure.tolist() == [0.5, 0.5, 0.5]
 
 
-def test_scores_are_sums_with_their_interval_and_the_shape_of_returns():
+def test_scores_are_sums_with_interval_and_return_shape():
     random = np.random.default_rng(0)
     close = 100 * np.exp(np.cumsum(random.normal(0, 0.01, 402)))
     target = TARGETS["direction"](horizon=1)
@@ -130,7 +130,7 @@ def test_probabilities_that_come_true_are_reliable():
     )
 
 
-def test_equal_forecasts_are_one_group_and_few_cells_have_no_interval():
+def test_equal_forecasts_group_and_few_cells_lack_an_interval():
     table = reliability(np.full(50, 0.5), np.arange(50) % 2 == 0, np.arange(50) // 25)
     assert table == {"n": [50], "forecast": [0.5], "happened": [0.5], "low": [None], "high": [None]}
 

@@ -90,7 +90,7 @@ def planned(job: Job, candles: Path, tmp_path: Path) -> DataPlan:
 JOB = job_of(symbols=("AAA", "BBB"), timeframe="1m", calendar="24x7")
 
 
-def test_the_first_model_has_its_bars_before_the_last_file_is_there(candles: Path, tmp_path: Path) -> None:
+def test_the_first_model_has_bars_before_the_last_file_comes(candles: Path, tmp_path: Path) -> None:
     machine = Machine(tmp_path, GatedS3(candles, gated="BBB_1m.parquet"))
     plan = planned(JOB, candles, tmp_path)
     with machine.arriving, ThreadPoolExecutor(1) as other:

@@ -157,9 +157,7 @@ def test_nothing_that_a_k_fold_trains_on_is_of_its_other_spans(make_candles, spa
 @pytest.mark.parametrize(
     "entry", ["funding", "fear lag 0d age 9d", "log_return_60 of TWO", "log_volatility_15@5m of TWO"]
 )
-def test_no_value_of_a_column_is_carried_from_a_test_into_training(
-    entry: str, tmp_path: Path, make_candles
-) -> None:
+def test_no_column_value_is_carried_from_test_to_training(entry: str, tmp_path: Path, make_candles) -> None:
     """Cells, rows of side files and bars of other symbols whose time is in the test span are changed."""
     candles, other = make_candles(3000), make_candles(5000, symbol="TWO", seed=2)
     other = replace(other, timestamp=other.timestamp - 2000 * 60 * 10**9)  # its features begin before
@@ -190,7 +188,7 @@ def test_no_value_of_a_column_is_carried_from_a_test_into_training(
     ("kind", "span"),
     others_nightly(product(("pooled", "panel"), ("test", "validation")), {("panel", "test")}.__contains__),
 )
-def test_k_folds_of_several_series_train_on_nothing_of_the_others_spans(
+def test_k_folds_of_several_series_keep_out_each_test_span(
     kind: str, span: str, tmp_path: Path, make_candles
 ) -> None:
     """One has holes, one begins late: all are split at the same instants, and purged in bars of their own."""
@@ -228,7 +226,7 @@ def test_k_folds_of_several_series_train_on_nothing_of_the_others_spans(
     assert all(1 >= count / len(whole[symbol]) > 0.98 for symbol, count in tested.items())
 
 
-def test_no_rank_of_a_k_fold_is_of_another_series_bars_of_the_test(tmp_path: Path, make_candles) -> None:
+def test_ranks_of_a_k_fold_leave_out_the_other_series_test(tmp_path: Path, make_candles) -> None:
     """A series with few bars looks back over more dates than the others, among which it is ranked."""
     whole = {
         "AAA": make_candles(1500),

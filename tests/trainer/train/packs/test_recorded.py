@@ -84,7 +84,7 @@ def test_steps_after_a_restored_state_are_recorded_anew(graphs):
     torch.testing.assert_close(losses(resumed, range(10, 20)), losses(whole, range(10, 20)))
 
 
-def test_numbers_that_a_graph_reads_are_not_freed_for_those_of_other_batches():
+def test_numbers_that_a_graph_reads_are_not_freed():
     cpu = torch.device("cpu")
     kept = _kept_numbers(0, 7, cpu)
     for rows in range(100):

@@ -157,7 +157,7 @@ def test_the_device_skips_the_steps_the_host_would_skip():
 
 
 @pytest.mark.parametrize(("compiles", "expected"), [("always", 2), ("auto", 0), ("never", 0)])
-def test_a_worker_compiles_the_blocks_only_if_the_job_asks_for_it(compiles, expected, monkeypatch):
+def test_a_worker_compiles_blocks_only_if_the_job_asks(compiles, expected, monkeypatch):
     compiled = []
     monkeypatch.setattr(nn.Module, "compile", lambda module: compiled.append(type(module)))
     SequentialPack([_member("a", 0)], _job(layers=2, compile=compiles))

@@ -161,7 +161,7 @@ def test_a_step_waits_for_nothing(name: str, monkeypatch: pytest.MonkeyPatch) ->
     check(*PACKS[name], monkeypatch)
 
 
-def test_a_step_of_a_users_own_module_with_buffers_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_of_an_own_module_with_buffers_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     check(SequentialPack, job_for("Norm", ema=0.9), monkeypatch)
 
 

@@ -253,7 +253,7 @@ def test_the_ten_lines_of_the_docs_give_our_numbers(tmp_path: Path) -> None:
     torch.testing.assert_close(names["outputs"], wanted, rtol=0, atol=1e-6)
 
 
-def test_an_agent_of_an_environment_is_loaded_for_its_observations(tmp_path: Path) -> None:
+def test_an_environments_agent_is_loaded_for_its_observations(tmp_path: Path) -> None:
     space = SimpleNamespace(start=0, low=np.full(2, -1.0), high=np.ones(2), dtype=np.dtype(np.float64))
     for kind in agents_of_environments():
         path = stored(tmp_path, kind)

@@ -203,7 +203,7 @@ def test_models_of_several_targets_are_refused(tmp_path: Path, models: list[Path
         list(predict_models([models[0], tmp_path / "other.safetensors"], data))
 
 
-def test_a_model_of_k_folds_is_said_to_know_the_bars_after_its_test(tmp_path: Path, data: Path) -> None:
+def test_a_k_fold_model_is_said_to_know_bars_after_its_test(tmp_path: Path, data: Path) -> None:
     path, notes = tmp_path / "lstm_AAA.safetensors", list[str]()
     until = {"trained_until": "2024-01-03T02:00:00Z", "fold": 2, "folds": 5}
     make_model(path, symbols=("AAA",), data={"trained_after_test": True}, **until)

@@ -63,7 +63,7 @@ def test_a_sign_ends_the_silence():
 
 
 @pytest.mark.slow
-def test_a_dump_has_the_collectives_of_each_backend_and_survives_a_broken_recorder(monkeypatch, capfd):
+def test_a_dump_has_each_backends_collectives_or_the_reason(monkeypatch, capfd):
     from torch._C import _distributed_c10d
 
     def recorded(*, includeCollectives: bool, onlyActive: bool) -> bytes:
@@ -129,7 +129,7 @@ class Hanging:
         return self._now
 
 
-def test_ranks_that_were_stopped_with_their_watcher_are_not_silent(monkeypatch: pytest.MonkeyPatch):
+def test_ranks_stopped_with_their_watcher_are_not_silent(monkeypatch: pytest.MonkeyPatch):
     now, told = [0.0], list[dict[str, Any]]()
     real, sleeps = subprocess.Popen, [sys.executable, "-c", "input()"]
     monkeypatch.setattr(process.subprocess, "Popen", lambda _, **given: real(sleeps, stdin=given["stdin"]))

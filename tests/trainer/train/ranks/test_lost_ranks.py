@@ -98,7 +98,7 @@ def test_a_broken_gpu_is_set_aside_and_the_others_go_on(monkeypatch):
     assert sorted(stage.tried) == ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
 
 
-def test_a_piece_that_fails_on_sound_gpus_has_failed_and_is_told_once(monkeypatch):
+def test_a_piece_that_fails_on_sound_gpus_is_reported_once(monkeypatch):
     stage = Stage(dies_with(1))
     outcome = stage.train(monkeypatch)
     (failed,) = outcome.failed.values()

@@ -186,7 +186,7 @@ def test_what_node_0_said_during_a_start_is_acted_on_once():
         {"say": "start", "piece": "a", "session": 1, "micro_batch": -1},
     ],
 )
-def test_a_message_of_another_shape_ends_the_training_with_one_line(said: dict[str, Any]):
+def test_a_malformed_message_ends_the_training_with_one_line(said: dict[str, Any]):
     follower = RankSupervisor(kind="cpu", ranks=1, settings=None, emit=print, meeting=Heard(said))  # type: ignore[arg-type]
     with pytest.raises(TrainingFailed, match="node 0 can't be understood"):
         follower._follow([SimpleNamespace(name="a")], ())  # type: ignore[list-item]

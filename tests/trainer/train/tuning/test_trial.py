@@ -149,7 +149,7 @@ def test_an_auto_batch_is_the_smallest_of_the_fastest():
     assert len(full.asked) == 1 + 5, "the first that does not fit is the last"
 
 
-def test_strategies_of_real_packs_agree_and_a_broken_one_does_not(monkeypatch):
+def test_strategies_agree_and_a_broken_one_does_not(monkeypatch):
     small, said = job_of(hidden=2, layers=1, lookback=3, batch=8, pack=3), list[str]()
     assert not any(one.excluded for one in compare(small, CPU, seconds=0.0, say=said.append))
 

@@ -109,7 +109,7 @@ def test_no_device_left_ends_a_real_training_at_once(
     assert reason.startswith("no device is left: cuda:") and reason.count("its smoke test fails") == 2
 
 
-def test_an_allocator_that_refuses_gets_smaller_packs_then_slices(training: Training) -> None:
+def test_a_refusing_allocator_gets_smaller_packs_then_slices(training: Training) -> None:
     file = training.folder / "greedy.py"
     file.write_text(GREEDY)
     keys = {"lookback": 20, "timeframe": "1m", "epochs": 1, "batch": 64, "micro_batch": 64}

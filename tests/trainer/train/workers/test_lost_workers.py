@@ -210,7 +210,7 @@ def test_a_place_is_free_while_a_helper_scores(stage):
     assert len(stage.context.helpers) == 2 and not any(one.alive for one in stage.context.helpers)
 
 
-def test_a_worker_that_dies_scores_its_models_again_and_its_helpers_die(stage):
+def test_a_dead_workers_helpers_die_and_its_models_are_rescored(stage):
     def behave(worker: Played, got: Piece) -> None:
         worker.tell({"event": "scoring", "aside": True, **got.identity})
         if len(stage.context.started) == 2:
@@ -362,7 +362,7 @@ def test_no_device_left_ends_the_training_at_once(stage):
     assert len(stage.context.started) <= 4 and stage.tried.count("stub:0") == 1
 
 
-def test_a_sound_device_keeps_its_place_and_its_pieces_are_charged(stage):
+def test_a_sound_device_stays_and_its_pieces_are_charged(stage):
     def behave(worker: Played, taken: Piece) -> None:
         worker.die(1) if taken.source == "C01-USD" else worker.finish()
 
@@ -439,7 +439,7 @@ def test_a_model_that_fits_in_no_slice_has_failed(stage):
     assert reason.startswith("out of memory, alone and in slices of 1: OutOfMemoryError: CUDA out of memory")
 
 
-def test_less_memory_for_ranks_begins_at_their_share_of_the_batch():
+def test_ranks_take_less_memory_from_their_batch_share_on():
     job = job_of(batch=256)
     (less,) = [smaller(job, ranks=4)]
     assert less is not None and (less.expert.pack, less.expert.micro_batch) == (1, 32)

@@ -32,7 +32,7 @@ def test_each_source_is_read_once_and_claimed_once():
     assert staging.claim("B-USD") is not None
 
 
-def test_what_is_not_wanted_any_more_is_dropped_and_what_was_claimed_is_not():
+def test_unwanted_sources_are_dropped_and_claimed_ones_kept():
     reader = Reader()
     staging = Staging(reader)
     staging.stage([piece("A-USD"), piece("B-USD"), piece("C-USD")])
