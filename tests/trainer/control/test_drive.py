@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from tests.records import NOON
-from trainer.base.errors import ConnectionFailed, EmbeddedAwsGone, PermissionDenied, UsageError
+from trainer.base.errors import PermissionDenied
 from trainer.base.instants import from_iso
 from trainer.control.drive import drive as drive_run
 from trainer.control.drive import start
@@ -18,8 +18,7 @@ from trainer.control.stop import StopSignal
 from trainer.runs import capacity
 from trainer.runs.capacity import full_from, to_bytes, with_full
 from trainer.runs.observation import Remains
-from trainer.runs.record_json import record_from_json
-from trainer.runs.store import read_record, receipt_key, record_key
+from trainer.runs.store import read_record
 from trainer.runs.timeline import timeline
 
 
@@ -195,6 +194,8 @@ def hidden_for(cloud, lag):
 
 
 LOST = FleetAnswer(kind="unclear", code="ReadTimeoutError", message="timed out")
+
+
 EXPIRED = FleetAnswer(kind="refused", of_the_call=True, code="ExpiredToken", message="sign in")
 
 
@@ -295,66 +296,6 @@ def test_an_answer_that_cannot_be_stored_leaves_the_intent_open(make_cloud):
     assert cloud.alive() == []
 
 
-def lost_from_sight(cloud, name, looks):
-    """Let S3 answer 404 for an object, the first times that it is read once the caller asks for that many."""
-    shown, asked = cloud.objects.get, []
-
-    def get(*, key, **more):
-        if key.endswith(name) and len(asked) < looks:
-            asked.append(key)
-            return None
-        return shown(key=key, **more)
-
-    cloud.objects.get = get
-    return asked
-
-
-def test_a_known_record_that_is_not_found_is_looked_for_again(make_cloud):
-    cloud, record = make_cloud()
-    begun, errors = [], []
-
-    def hide(progress: RunProgress) -> None:
-        errors.append(progress.last_error)
-        if progress.state == "running" and not begun:
-            begun.append(lost_from_sight(cloud, "/run.json", 5))
-
-    assert drive(cloud, record, on_event=hide)["state"] == "done"
-    assert len(begun[0]) == 5
-    assert "is not found now (S3 may lose sight of it" in next(filter(None, errors))
-
-
-def test_a_registered_record_is_looked_for_again(make_cloud):
-    cloud, record = make_cloud()
-    lost_from_sight(cloud, "/run.json", 1)
-    with pytest.raises(UsageError, match="no run"):
-        drive(cloud, record)
-    lost_from_sight(cloud, "/run.json", 3)
-    stop = StopSignal()
-    stop.press()
-    assert drive(cloud, record, known=record, stop=stop)["state"] == "stopped"
-
-
-def test_a_permission_missing_at_the_first_look_ends_the_command(make_cloud):
-    cloud, record = make_cloud()
-
-    def denied(*, run_id):
-        raise PermissionDenied("cannot describe instances", why="UnauthorizedOperation")
-
-    cloud.instances = denied
-    with pytest.raises(PermissionDenied):
-        drive(cloud, record, known=record)
-
-
-def test_the_receipt_of_a_closed_run_is_looked_for_for_a_while(make_cloud):
-    cloud, record = make_cloud()
-    asked = lost_from_sight(cloud, "/receipt.json", 3)
-    receipt = drive(cloud, record)
-    assert (receipt["state"], len(asked)) == ("done", 3)
-    lost_from_sight(cloud, "/receipt.json", 999)
-    with pytest.raises(ConnectionFailed, match="does not return its receipt"):
-        drive(cloud, record)
-
-
 def test_a_run_past_its_deadline_is_terminated_and_expired(make_cloud):
     cloud, record = make_cloud()
     cloud.node_works = False
@@ -410,55 +351,6 @@ def test_a_spot_instance_taken_back_costs_one_attempt(make_cloud, make_record):
     assert cloud.alive() == [] and cloud.schedules == {}
 
 
-def test_an_unconfirmed_end_is_a_loud_warning_and_exit_110(make_cloud):
-    cloud, record = make_cloud()
-    cloud.node_works = False
-    cloud.terminate = lambda *, instance_ids: None
-    warnings = []
-    receipt = drive(cloud, record, on_event=lambda progress: warnings.append(progress.warning))
-    assert (receipt["state"], receipt["exit_code"]) == ("unconfirmed", 110)
-    assert any("i-0000" in warning and "may still cost money" in warning for warning in warnings)
-    assert f"runs/{record.run_id}/receipt.json" not in cloud.objects.stored
-
-
-def test_a_desk_that_wakes_without_a_network_waits_for_it(make_cloud):
-    """It slept past the end of the run: its first looks fail, and say nothing of the machine."""
-    cloud, record = make_cloud()
-    real, slept, failures = cloud.instances, [], [8]
-
-    def instances(*, run_id):
-        if slept and failures[0]:
-            failures[0] -= 1
-            raise ConnectionFailed("cannot describe the instances", why="EndpointConnectionError")
-        return real(run_id=run_id)
-
-    def sleep(seconds):
-        cloud.sleep(seconds)
-        if not slept and cloud.alive() and cloud.clock > record.created_at + timedelta(minutes=2):
-            slept.append(cloud.clock)
-            cloud.clock += timedelta(hours=10)
-
-    cloud.instances = instances
-    receipt = drive_run(cloud, record.run_id, poll_seconds=5.0, sleep=sleep)
-    assert slept and not failures[0] and (receipt["state"], receipt["exit_code"]) == ("done", 0)
-
-
-def test_a_desk_without_a_network_gives_up_after_half_an_hour(make_cloud):
-    cloud, record = make_cloud()
-    real, looks = cloud.instances, []
-
-    def instances(*, run_id):
-        looks.append(cloud.clock)
-        if len(looks) > 20:
-            raise ConnectionFailed("cannot describe the instances", why="EndpointConnectionError")
-        return real(run_id=run_id)
-
-    cloud.instances, cloud.work = instances, timedelta(hours=3)
-    receipt = drive_run(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
-    assert receipt["state"] == "unconfirmed"
-    assert timedelta(minutes=30) < cloud.clock - record.deadline < timedelta(minutes=31)
-
-
 def test_progress_goes_through_the_phases_and_dollars_grow(make_cloud):
     cloud, record = make_cloud()
     told: list[RunProgress] = []
@@ -470,65 +362,6 @@ def test_progress_goes_through_the_phases_and_dollars_grow(make_cloud):
     assert any(progress.pieces.get("BTC-USD", {}).get("epoch") == 1 for progress in told)
 
 
-def test_an_aws_error_is_told_and_tried_again(make_cloud):
-    cloud, record = make_cloud()
-    real, failures = cloud.instances, iter(range(40))
-
-    def instances(*, run_id):
-        if 5 < next(failures, 99) < 10:
-            raise ConnectionFailed("cannot describe the instances", why="ReadTimeout")
-        return real(run_id=run_id)
-
-    cloud.instances = instances
-    told: list[str] = []
-    assert drive(cloud, record, on_event=lambda progress: told.append(progress.last_error))["state"] == "done"
-    assert any("ReadTimeout" in error for error in told)
-
-
-def test_a_laptop_that_slept_past_the_end_waits_for_its_network(make_cloud):
-    """It wakes before its network does; the run ended hours ago, and is closed."""
-    cloud, record = make_cloud()
-    real, failures, slept = cloud.instances, iter(range(4)), []
-
-    def instances(*, run_id):
-        if slept and next(failures, None) is not None:
-            raise ConnectionFailed("cannot describe the instances", why="EndpointConnectionError")
-        return real(run_id=run_id)
-
-    def sleep(progress):
-        if progress.phase == "train" and not slept:
-            slept.append(cloud.clock)
-            cloud.clock += timedelta(hours=8)
-            cloud.advance()
-
-    cloud.instances = instances
-    receipt = drive(cloud, record, on_event=sleep)
-    assert receipt["state"] != "unconfirmed" and cloud.alive() == []
-
-
-def test_a_receipt_that_s3_lacks_at_first_is_asked_for_again(make_cloud, monkeypatch):
-    cloud, record = make_cloud()
-    real, failures = cloud.objects.get, iter(range(3))
-
-    def get(*, key, **more):
-        is_closed = read_record_of(real).state == "closed" if key == receipt_key(record.run_id) else False
-        if is_closed and next(failures, None) is not None:
-            raise ConnectionFailed("cannot read the receipt", why="ReadTimeout")
-        return real(key=key, **more)
-
-    def read_record_of(get):
-        return record_from_json(get(key=record_key(record.run_id)).body)
-
-    monkeypatch.setattr(cloud.objects, "get", get)
-    assert drive(cloud, record)["state"] == "done" and list(failures) == []
-
-
-def test_a_run_that_cannot_be_looked_at_at_all_is_an_error(make_cloud):
-    cloud, record = make_cloud()
-    with pytest.raises(UsageError, match="no run"):
-        drive_run(cloud, "20990101-000000-nothing-aaaa", poll_seconds=5.0, sleep=cloud.sleep)
-
-
 def test_a_schedule_that_cannot_be_armed_means_no_launch(make_cloud):
     cloud, record = make_cloud()
 
@@ -538,19 +371,3 @@ def test_a_schedule_that_cannot_be_armed_means_no_launch(make_cloud):
     cloud.arm_sweep = refuse
     receipt = drive(cloud, record)
     assert (receipt["state"], receipt["exit_code"], cloud.fleets) == ("failed", 103, {})
-
-
-def test_a_run_of_an_ended_embedded_aws_is_not_followed(make_cloud, monkeypatch):
-    cloud, record = make_cloud()
-    looks = []
-
-    def instances(*, run_id):
-        looks.append(run_id)
-        raise EmbeddedAwsGone("the embedded AWS has ended")
-
-    def on_event(progress):
-        monkeypatch.setattr(cloud, "instances", instances)
-
-    with pytest.raises(EmbeddedAwsGone):
-        drive(cloud, record, on_event=on_event)
-    assert len(looks) == 1
