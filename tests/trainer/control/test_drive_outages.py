@@ -8,6 +8,7 @@ import pytest
 
 from tests.trainer.control.test_drive import drive
 from trainer.base.errors import ConnectionFailed, EmbeddedAwsGone, PermissionDenied, UsageError
+from trainer.control.drive import drive as drive_run
 from trainer.control.progress import RunProgress
 from trainer.control.stop import StopSignal
 from trainer.runs.record_json import record_from_json
