@@ -72,8 +72,21 @@ def _run(words: list[str], command: list[str], prog: str) -> int:
         from trainer.cli.defaults import take_flags  # late: it loads the job's tables
 
         take_flags(arguments, words)
+    _escape_logs()
     # Late by design: only the verb that runs pays for its imports.
     return int(import_module(f"trainer.cli.verbs.{arguments.verb}").run(arguments))
+
+
+def _escape_logs() -> None:
+    """Escape the warnings of libraries, which quote nodes: without a handler logging prints them as they
+    are.
+    """
+    import logging  # late: --help needs none of it
+
+    from trainer.cli.output import LogLine
+
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(LogLine())
 
 
 def _replace_closed_streams() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import shlex
 import shutil
 import sys
@@ -32,6 +33,13 @@ def mayfly() -> str:
 def one_line(text: str) -> str:
     """Return a text as one line, with control characters escaped."""
     return printable(text).replace("\n", " ")
+
+
+class LogLine(logging.Formatter):
+    """A record of a library's log as one line, with control characters escaped."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return one_line(super().format(record))
 
 
 def folded(line: str, stream: TextIO) -> str:

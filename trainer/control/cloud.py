@@ -112,7 +112,9 @@ class AwsCloud:
             self._ec2.delete_placement_group(GroupName=name)
 
     def instances(self, *, run_id: str) -> tuple[DescribedInstance, ...]:
-        """Return every instance that carries the run's tag, in any state."""
+        """Return every instance that carries the run's tag, in any state, but for those tagged as another
+        stack's: whoever may launch there chooses their run's id.
+        """
         filters = [{"Name": "tag:run_id", "Values": [run_id]}]
         with aws_errors(f"cannot describe the instances of {run_id}"):
             pages = list(self._ec2.get_paginator("describe_instances").paginate(Filters=filters))
@@ -120,21 +122,22 @@ class AwsCloud:
         described = [item for page in pages for group in page["Reservations"] for item in group["Instances"]]
         return tuple(
             sorted(
-                map(_instance, described), key=lambda instance: (instance.launched_at, instance.instance_id)
+                map(_instance, filter(self._may_be_own, described)),
+                key=lambda instance: (instance.launched_at, instance.instance_id),
             )
         )
+
+    def _may_be_own(self, item: Mapping[str, Any]) -> bool:
+        own = {"project": self._outputs.project, "stack": self._outputs.stack}
+        return all(value == own.get(name, value) for name, value in _tags(item).items())
 
     def run_of(self, *, instance_id: str) -> str | None:
         """Return the run id of an instance of this stack; None for a foreign or unknown instance."""
         groups: list[Any] = []
         with aws_errors(f"cannot describe {instance_id}", but=NO_INSTANCE):
             groups = self._ec2.describe_instances(InstanceIds=[instance_id])["Reservations"]
-        tags = {
-            tag["Key"]: tag["Value"]
-            for group in groups
-            for instance in group["Instances"]
-            for tag in instance.get("Tags", ())
-        }
+        described = [instance for group in groups for instance in group["Instances"]]
+        tags = _tags(described[0]) if described else {}
         own = (tags.get("project"), tags.get("stack")) == (self._outputs.project, self._outputs.stack)
         return tags.get("run_id") if own else None
 
@@ -269,8 +272,12 @@ def schedule_request(
     }
 
 
+def _tags(item: Mapping[str, Any]) -> dict[str, str]:
+    return {tag["Key"]: tag["Value"] for tag in item.get("Tags", ())}
+
+
 def _instance(item: Mapping[str, Any]) -> DescribedInstance:
-    tags = {tag["Key"]: tag["Value"] for tag in item.get("Tags", ())}
+    tags = _tags(item)
     state = item["State"]["Name"]
     launched_at = item["LaunchTime"].astimezone(timezone.utc)
     dated = _TRANSITION.search(item.get("StateTransitionReason") or "") if state in ENDED else None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import IO
 from urllib.parse import quote, quote_plus
@@ -28,12 +29,10 @@ class RedactedStream:
         stream's end.
         """
         while block := self._stream.readline(most):
-            text = self._redaction.redacted_bytes(self._held + block)
-            keep = 0 if text.endswith(b"\n") else max(0, self._redaction.longest_bytes - 1)
-            ready, self._held = (text[:-keep], text[-keep:]) if keep else (text, b"")
+            ready, self._held = self._redaction.begun(self._held + block)
             if ready:
                 return ready
-        ready, self._held = self._held, b""
+        ready, self._held = self._redaction.redacted_bytes(self._held), b""
         return ready
 
     def __enter__(self) -> RedactedStream:
@@ -54,25 +53,31 @@ class Redaction:
                 spelled = [line, quote(encoded), quote(encoded, safe=""), quote_plus(encoded)]
                 spelled += [json.dumps(line)[1:-1], repr(line)[1:-1], *_in_base64(encoded)]
                 forms |= {form: name for form in spelled if len(form) >= FEWEST_LETTERS}
-        self._forms = sorted(
-            forms.items(), key=lambda item: -len(item[0])
-        )  # longest first: one may contain another
-        self._bytes = [
-            (form.encode(errors="surrogateescape"), f"[{name}]".encode()) for form, name in self._forms
-        ]
-        self.longest_bytes = max((len(form) for form, _ in self._bytes), default=0)
+        # Longest first: one may begin with another.
+        shown = {form.encode(errors="surrogateescape"): f"[{name}]".encode() for form, name in forms.items()}
+        longest_first = sorted(shown, key=len, reverse=True)
+        self._shown, self._longest = shown, max(map(len, shown), default=1)
+        self._any = re.compile(b"|".join(map(re.escape, longest_first)) or b"(?!)")
 
     def redacted(self, text: str) -> str:
         """Return a text with each secret replaced by its name."""
-        for form, name in self._forms:
-            text = text.replace(form, f"[{name}]")
-        return text
+        safe = self.redacted_bytes(text.encode(errors="surrogateescape"))
+        return safe.decode(errors="surrogateescape")
 
     def redacted_bytes(self, text: bytes) -> bytes:
         """Return bytes with each secret replaced by its name."""
-        for form, name in self._bytes:
-            text = text.replace(form, name)
-        return text
+        return self._any.sub(lambda found: self._shown[found[0]], text)
+
+    def begun(self, text: bytes) -> tuple[bytes, bytes]:
+        """Return the part of a line's beginning that is known, redacted, and the rest as it is, in which a
+        secret may begin. A whole line is known.
+        """
+        known = len(text) if text.endswith(b"\n") else max(0, len(text) - self._longest + 1)
+        for found in self._any.finditer(text):
+            if found.start() >= known:
+                break
+            known = max(known, found.end())
+        return self.redacted_bytes(text[:known]), text[known:]
 
     def shows(self, text: str) -> bool:
         """Return whether a text contains a secret."""

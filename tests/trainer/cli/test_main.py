@@ -313,3 +313,21 @@ def test_a_flag_that_asks_for_nothing_is_refused(words, capsys, monkeypatch, tmp
     said = capsys.readouterr().err
     assert said.startswith("error: ") and said.count("\n") == 1
     assert words[-2].removeprefix("--") in said and not (tmp_path / "home").exists()
+
+
+def test_a_log_line_that_quotes_a_node_is_escaped() -> None:
+    """A snapshot with such a format is logged as unused, by the command that drives its run."""
+    code = """
+import logging, sys
+from trainer.cli import main
+from trainer.cli.verbs import status
+
+def warns(arguments):
+    logging.getLogger("trainer.control").warning("%s is not used", "\\x1b]0;x\\x07\\u202e")
+    return 0
+
+status.run = warns
+sys.exit(main.main(["status"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "\\x1b]0;x\\x07\\u202e is not used\n"

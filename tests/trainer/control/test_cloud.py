@@ -88,6 +88,27 @@ def test_an_instance_is_created_once_and_seen_to_end(armed):
     cloud.terminate(instance_ids=("i-0123456789abcdef0", *first.instance_ids))
 
 
+def test_an_instance_of_another_stack_is_no_runs_of_this_one(armed):
+    """Its launchers choose their tags, and a run that counted it could not be seen to end: no role of this
+    stack may terminate it.
+    """
+    cloud, access, _, record = armed
+    ec2, ids = access.client("ec2"), []
+    for tags in ({"project": "mayfly", "stack": "other"}, {"project": "mayfly", "stack": "dev"}, {}):
+        named = [{"Key": key, "Value": value} for key, value in {**tags, "run_id": record.run_id}.items()]
+        answer = ec2.run_instances(
+            ImageId=ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"],
+            InstanceType="g5.xlarge",
+            MinCount=1,
+            MaxCount=1,
+            TagSpecifications=[{"ResourceType": "instance", "Tags": named}],
+        )
+        ids.append(answer["Instances"][0]["InstanceId"])
+    seen = cloud.instances(run_id=record.run_id)
+    assert {one.instance_id for one in seen} == set(ids[1:]), "one whose tags were removed still counts"
+    ec2.terminate_instances(InstanceIds=ids)
+
+
 def test_a_schedule_is_armed_moved_read_and_deleted(armed):
     cloud, access, outputs, _ = armed
     name = "mayfly-20261120-120000-crypto-k3v9-sweep"

@@ -276,9 +276,9 @@ def _place_of(item: Mapping[str, Any], into: Path) -> Path:
         do = "mayfly receipts RUN --json has its key."
         raise ConfigError(f"{item['file'][:80]!r} is not written here", why=why, do=do)
     path: Path = into / str(item["file"])
-    path.parent.mkdir(parents=True, exist_ok=True)
     if not path.parent.resolve().is_relative_to(into.resolve()):  # a folder that came with a repository
         raise UsageError(f"{path.parent} leads out of {into}", why="it is a link", do="Choose another --out.")
+    path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
 

@@ -173,7 +173,7 @@ class CoinSource:
             if isinstance(error, ccxt.NetworkError):
                 raise SourceBusy(_words(error, status), _retry_after(response)) from error
             raise BadAnswer(_words(error, status)) from error
-        except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError) as error:
             # What ccxt does with an answer that is not what its exchange documents.
             raise BadAnswer(f"ccxt can't read the answer ({type(error).__name__}: {error})"[:200]) from error
 
@@ -185,4 +185,4 @@ def _words(error: Exception, status: int = 0) -> str:
 
 def _retry_after(response: Any) -> float | None:
     text = str(response.headers.get("Retry-After", "")) if response is not None else ""
-    return float(text) if text.isdigit() else None
+    return float(text) if text.isascii() and text.isdigit() else None

@@ -149,7 +149,8 @@ class StockSource:
                 raise NoSuchSymbol(_GONE) from error
             if status >= 500 or type(error).__name__ in _TRANSIENT or "DOWN" in words:
                 raise SourceBusy(words) from error
-            if isinstance(error, (YFException, OSError, ValueError, LookupError, TypeError, AttributeError)):
+            wrong = (YFException, OSError, ValueError, LookupError, TypeError, AttributeError)
+            if isinstance(error, (*wrong, RecursionError)):
                 raise BadAnswer(f"{type(error).__name__}: {words}") from error
             raise
 

@@ -15,7 +15,7 @@ import pytest
 from tests.records import NOON, created, launched, make_record
 from trainer.aws.access import Access
 from trainer.aws.objects import Objects
-from trainer.base.errors import ConfigError, ConnectionFailed
+from trainer.base.errors import ConfigError, ConnectionFailed, UsageError
 from trainer.cli.parts import LogReader, PartReader
 from trainer.cli.tracking.reading import TrackedRun
 from trainer.cli.tracking.track import Tracked
@@ -206,3 +206,14 @@ def test_a_log_that_broke_off_once_stays_a_problem(
     code, out, err = mayfly("pull", RUN, "--live", "--out", str(tmp_path / "out"))
     assert (code, len(looks)) == (103, 2) and "error: log.txt: cannot read the log" in err
     assert (tmp_path / "out/log.txt").exists() and (tmp_path / "out/out/a").exists()
+
+
+def test_no_folder_is_made_behind_a_link(tmp_path: Path) -> None:
+    """A node names folders below a link that came with the folder, such as that of a repository."""
+    outside, into = tmp_path / "outside", tmp_path / "out"
+    outside.mkdir()
+    into.mkdir()
+    (into / "data").symlink_to(outside)
+    with pytest.raises(UsageError, match="leads out of"):
+        pull._place_of({"file": "data/autostart/x"}, into)
+    assert not list(outside.iterdir())

@@ -193,6 +193,8 @@ MENDED: dict[str, tuple[Fault, list[float]]] = {
     "failing": (lie(503), [1.0]),
     "cut": (lie(), [1.0]),
     "HTML": (lambda rows: "<html>Just a moment...</html>", [1.0]),
+    "throttled by a strange number": (lie(429, "\u00b2"), [1.0]),
+    "JSON of 100,000 levels": (lambda rows: "[" * 100_000, [1.0]),
     "half a JSON": (lambda rows: json.dumps(rows)[:-9], [1.0]),
     "another JSON": (lambda rows: {"message": "maintenance"}, [1.0]),
     "no times": (lambda rows: [[None, *row[1:]] for row in rows], [1.0]),
@@ -208,7 +210,16 @@ MENDED: dict[str, tuple[Fault, list[float]]] = {
 }
 
 
-QUICK = ("throttled", "cut", "HTML", "half a JSON", "bars that differ", "wrong order", "duplicates")
+QUICK = (
+    "throttled",
+    "cut",
+    "HTML",
+    "JSON of 100,000 levels",
+    "half a JSON",
+    "bars that differ",
+    "wrong order",
+    "duplicates",
+)
 CASES = [
     pytest.param(name, lies, marks=() if name == "binance" and lies in QUICK else pytest.mark.nightly)
     for name in SYMBOLS

@@ -253,6 +253,7 @@ def test_a_split_without_adjusted_prices_waits(yahoo: Yahoo, tmp_path: Path) -> 
     [
         "<html>Will be right back</html>",
         "<html>",
+        "[" * 100_000,
         '{"chart": {"result"',
         {"chart": {}},
         {"finance": {}},
