@@ -300,6 +300,7 @@ def _promote(arguments: argparse.Namespace, objects: Objects) -> int:
         raise UsageError(f"run {model.run_id} has not ended", do="Promote its models then.")
     record, _ = read_record(objects, model.run_id)
     group = arguments.group or job_from(record.job).data.set
+    replaces = f"{group}/{model.name}" in production_names(objects)
     try:
         changed = promote(objects, vars(model), group=group)
     except PermissionDenied as error:
@@ -319,7 +320,7 @@ def _promote(arguments: argparse.Namespace, objects: Objects) -> int:
         warn(f"{model.name} was trained on SYNTHETIC bars: it knows nothing of any market")
     from_run = f"{model.name} of run {model.run_id}"
     say(f"{from_run} is in production" if changed else f"{from_run} was in production already")
-    if len(versions_of(objects, f"{group}/{model.name}")) > 1:
+    if changed and replaces:
         warn(f"to take it back: mayfly models rollback {group}/{model.name}")
     return 0
 
