@@ -28,7 +28,7 @@ from tests.forks import made_once
 from tests.jobs import sets
 from tests.network import HOOK
 from trainer.aws.access import Access
-from trainer.rehearsal.client import ACCOUNT, Server
+from trainer.rehearsal.client import Server
 from trainer.rehearsal.home import read_note
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -124,7 +124,7 @@ class Desk:
         """Return access to the embedded AWS that runs here."""
         note = read_note(self.home)
         assert note is not None
-        return Server(note=note, lease="").access(ACCOUNT)
+        return Server(note=note, lease="").access()
 
     def processes(self) -> list[int]:
         """Return what still runs for this desk: its server, its functions, its nodes."""

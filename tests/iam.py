@@ -134,7 +134,8 @@ def condition_keys(action: str, kind: str) -> set[str]:
 
 def fits(pattern: str, resource: str) -> bool:
     """Return whether a resource fits a policy's pattern; a variable stands for a name without slashes."""
-    parts = [re.escape(part).replace(r"\*", ".*") for part in re.split(r"\$\{[^}]+\}", pattern)]
+    texts = re.split(r"\$\{[^}]+\}", pattern)
+    parts = [re.escape(text).replace(r"\*", ".*").replace(r"\?", ".") for text in texts]
     return re.fullmatch("[^/]*".join(parts), resource) is not None
 
 
