@@ -63,12 +63,13 @@ class Meeting:
         self._heard: dict[int, float] = {}
         self._ends = threading.Event()
         self._until = clock() + join
+        # Before all are there: who came early would count a leader without a sign as lost.
+        threading.Thread(target=self._beat, name="meeting-beat", daemon=True).start()
         try:
             self._gather() if cluster.is_head else self._join()
         except BaseException:
             self.close()
             raise
-        threading.Thread(target=self._beat, name="meeting-beat", daemon=True).start()
 
     def __enter__(self) -> Self:
         return self
@@ -86,7 +87,7 @@ class Meeting:
         """Send a message: the leader to all, a follower to the leader. Whom it does not reach is lost, which
         `heard` says.
         """
-        for line in self._lines.values():
+        for line in list(self._lines.values()):  # others may still be coming
             line.send(message)
 
     def heard(self, *, wait: float = 0.0) -> list[tuple[int, Fields]]:

@@ -133,6 +133,28 @@ def test_a_silent_machine_is_lost(pairs, monkeypatch):
         leader.heard()
 
 
+def test_the_leader_beats_while_it_waits_for_others(monkeypatch):
+    monkeypatch.setattr("trainer.train.ranks.meeting.BEAT_SECONDS", 0.01)
+    clock, port, addresses = Clock(), free_port(), (*ADDRESSES, "127.0.2.4")
+    ends = dict[int, Meeting]()
+
+    def come(node: int) -> None:
+        cluster = Cluster(node=node, addresses=addresses)
+        ends[node] = Meeting(cluster, token=TOKEN, port=port, clock=clock)
+
+    leading = threading.Thread(target=come, args=(0,))
+    leading.start()
+    come(1)
+    try:
+        clock.now = 120.0  # node 2 boots two minutes later
+        assert ends[1].heard(wait=10.0) == []
+    finally:
+        come(2)
+        leading.join()
+        for end in ends.values():
+            end.close()
+
+
 def test_the_end_of_a_training_is_no_loss(pairs):
     pairs.append(Pair())
     leader, follower = pairs[0].met()
