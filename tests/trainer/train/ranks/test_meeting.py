@@ -113,6 +113,14 @@ def test_a_node_that_does_not_come_is_named(pairs):
     assert "nodes that did not come: 1" in str(pairs[0].found["alone"])
 
 
+def test_a_leader_that_cannot_listen_says_where():
+    cluster = Cluster(node=0, addresses=ADDRESSES)
+    with socket.create_server((ADDRESSES[0], 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(TrainingFailed, match=rf"cannot listen at 127.0.2.2:{port} \(Address already"):
+            Meeting(cluster, token=TOKEN, port=port)
+
+
 def test_an_ended_connection_is_a_lost_machine(pairs):
     pairs.append(Pair())
     leader, follower = pairs[0].met()
