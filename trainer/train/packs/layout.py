@@ -44,6 +44,11 @@ class Layout:
         """
         return model
 
+    def share_buffers(self, model: nn.Module) -> None:
+        """Give every process the first one's buffers of a module, if each changes its own in a step. All
+        must call it.
+        """
+
     def slicing(self, network: nn.Module, *, last: bool) -> AbstractContextManager[object]:
         """Return the context of one slice's forward and backward. Gradients are exchanged only with the
         `last`.

@@ -113,6 +113,7 @@ class SequentialPack:
                 put_whole(self._wholes[member], model)
                 self._current.add(member)
             return self._wholes[member]
+        self._layout.share_buffers(model)
         return model.eval() if self._job.model.is_any_module else model
 
     def told(self, member: int) -> Mapping[str, float]:
@@ -128,6 +129,8 @@ class SequentialPack:
         weights, moments = dict(self._models[member].named_parameters()), self._optimizers[member].state
         trained = {name: weight for name, weight in weights.items() if weight.requires_grad}
         updates = self._updates(member)
+        for model in (self._models[member], *self._averages[member : member + 1]):
+            self._layout.share_buffers(model)
 
         def moment(part: str) -> dict[str, torch.Tensor]:
             return {

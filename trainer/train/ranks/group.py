@@ -70,7 +70,7 @@ class Ranks:
         return [float(number) for number in tensor.tolist()]
 
     def from_first(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Fill a tensor of the host with rank 0's, in place; return it."""
+        """Fill a contiguous tensor with rank 0's, in place; return it."""
         dist.broadcast(tensor, src=0, group=self.group)
         return tensor
 

@@ -99,6 +99,12 @@ class DataParallel(_Shared):
             wrapped.register_comm_hook(None, bf16_compress_hook)
         return wrapped
 
+    @torch.no_grad()
+    def share_buffers(self, model: nn.Module) -> None:
+        """See `Layout.share_buffers`. DDP does so only as the next step begins."""
+        for buffer in model.buffers() if self._job.model.is_any_module else ():
+            buffer.copy_(self._ranks.from_first(buffer.contiguous()))
+
     def slicing(self, network: nn.Module, *, last: bool) -> AbstractContextManager[object]:
         """See `Layout.slicing`."""
         assert isinstance(network, DistributedDataParallel)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import hmac
 import json
+import os
 import queue
 import secrets
 import socket
@@ -55,7 +56,9 @@ class Meeting:
         join: float = JOIN_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Wait for every node, at most `join` seconds. Raises TrainingFailed if one does not come."""
+        """Wait for every node, at most `join` seconds. Raises TrainingFailed if one does not come, or if the
+        leader can't listen.
+        """
         self.cluster, self._token, self._port = cluster, token, port
         self._silent, self._clock = silent, clock
         self._inbox: queue.SimpleQueue[tuple[int, Fields | None]] = queue.SimpleQueue()
@@ -63,12 +66,13 @@ class Meeting:
         self._heard: dict[int, float] = {}
         self._ends = threading.Event()
         self._until = clock() + join
+        # Before all are there: who came early would count a leader without a sign as lost.
+        threading.Thread(target=self._beat, name="meeting-beat", daemon=True).start()
         try:
             self._gather() if cluster.is_head else self._join()
         except BaseException:
             self.close()
             raise
-        threading.Thread(target=self._beat, name="meeting-beat", daemon=True).start()
 
     def __enter__(self) -> Self:
         return self
@@ -86,7 +90,7 @@ class Meeting:
         """Send a message: the leader to all, a follower to the leader. Whom it does not reach is lost, which
         `heard` says.
         """
-        for line in self._lines.values():
+        for line in list(self._lines.values()):  # others may still be coming
             line.send(message)
 
     def heard(self, *, wait: float = 0.0) -> list[tuple[int, Fields]]:
@@ -114,7 +118,14 @@ class Meeting:
         return found
 
     def _gather(self) -> None:
-        with socket.create_server((self.cluster.address, self._port)) as listener:
+        place = (self.cluster.address, self._port)
+        try:
+            listener = socket.create_server(place)
+        except OSError as error:
+            what = f"node 0 cannot listen at {place[0]}:{place[1]}"
+            do = "Name its own address in the cluster's file, and end what listens there."
+            raise TrainingFailed(what, why=os.strerror(error.errno or 0), do=do) from error
+        with listener:
             listener.settimeout(1.0)
             while len(self._lines) < len(self.cluster.addresses) - 1:
                 self._check_time("nodes that did not come: " + self._missing)

@@ -178,8 +178,7 @@ class TorchRun:
         """
         for told in self._among.troubles() if self._among is not None else ():
             if told.failed is not None:
-                self._ended = {"event": "model_failed", **self._identity, **told.failed}
-                self._emit(self._ended)
+                self._settle({"event": "model_failed", **self._identity, **told.failed})
                 return
             if told.out_of_memory:
                 self.out_of_memory = told.reason
@@ -314,10 +313,7 @@ class TorchRun:
             if event["out_of_memory"]:
                 self.out_of_memory = event["reason"]
         elif event["event"] in ("model_done", "model_failed", "model_stopped"):
-            if self._ended is None:
-                if event["event"] != "model_stopped":
-                    forget(self._assignment.settings.checkpoints, event["model"])
-                self._settle(event)
+            self._settle(event)
         else:
             self._emit(event)
 
@@ -339,10 +335,16 @@ class TorchRun:
         others = next((why for _, why in self._ends), None)
         return first or others or {"reason": f"torchrun ended with exit code {code} before any rank began"}
 
-    def _settle(self, event: dict[str, Any]) -> dict[str, Any]:
+    def _settle(self, event: dict[str, Any]) -> None:
+        """Take the first event that ends the piece; only one that was stopped goes on from its
+        checkpoints.
+        """
+        if self._ended is not None:
+            return
+        if event["event"] != "model_stopped":
+            forget(self._assignment.settings.checkpoints, event["model"])
         self._ended = event
         self._emit(event)
-        return event
 
 
 def _place(among: Among | None) -> list[str]:

@@ -3,8 +3,9 @@ starts it.
 
     python -m trainer.train.ranks.rank     with the variables of `environment.RankEnvironment`
 
-Only rank 0 reports on the model and writes its file. A TrainerError fails the piece; after any other error
-the rank sends its traceback and ends, and torchrun restarts all ranks.
+Only rank 0 reports on the model and writes its file; the first rank of another machine gives signs of
+progress. A TrainerError fails the piece; after any other error the rank sends its traceback and ends, and
+torchrun restarts all ranks.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from trainer.base import environment
 from trainer.base.errors import TrainerError, TrainingFailed
-from trainer.base.signs import tell_signs
+from trainer.base.signs import sign, tell_signs
 from trainer.train.checkpoint import Checkpoint
 from trainer.train.evaluate.epoch_scores import Validated
 from trainer.train.evaluate.scores import Outputs
@@ -75,10 +76,7 @@ def train_as(place: environment.RankEnvironment, connection: RankConnection) -> 
     connection.report({"event": "rank_started", **piece.identity, "device": device, **placed})
     torch.set_num_threads(piece.threads)
 
-    def speak(event: dict[str, Any]) -> None:
-        connection.report(with_memory(event, device))
-
-    report: Report = speak if place.rank == 0 else lambda event: None
+    report = reporter(place, connection, device)
     with process_group(place.rank, place.count, torch.device(device), nodes=place.nodes) as ranks:
         links = check_links(ranks, settings.machine)
         report({**links.to_event(), **piece.identity})
@@ -96,6 +94,15 @@ def train_as(place: environment.RankEnvironment, connection: RankConnection) -> 
         files.flush()
     if ranks.is_first and (done := roster.done(files)) is not None:
         report(done)
+
+
+def reporter(place: environment.RankEnvironment, connection: RankConnection, device: str) -> Report:
+    """Return the receiver of a rank's events. Those of rank 0 are reported. Those of the first rank of
+    another machine are signs of progress there, and those of any other rank are dropped.
+    """
+    if place.rank == 0:
+        return lambda event: connection.report(with_memory(event, device))
+    return lambda event: sign("event of rank 0") if place.local_rank == 0 else None
 
 
 class _RankRoster:

@@ -26,10 +26,14 @@ LOST = "rank 0: RuntimeError: gloo: connection closed by peer"
 KILLED = Trouble(reason="node 1: rank 2 was killed")
 
 
-def reason_of(
-    monkeypatch: pytest.MonkeyPatch, troubles: Callable[[], list[Trouble]], *, node: int = 0
-) -> tuple[str, float]:
-    """Return the reason of a start whose own ranks have all lost a connection, and the seconds it took."""
+def told_of(
+    monkeypatch: pytest.MonkeyPatch,
+    troubles: Callable[[], list[Trouble]],
+    *,
+    node: int = 0,
+    checkpoints: Path = Path(),
+) -> tuple[list[dict[str, Any]], float]:
+    """Return the events of a start whose own ranks have all lost a connection, and the seconds it took."""
     clock = [0.0]
     ended = [sys.executable, "-c", "raise SystemExit(1)"]
     real = subprocess.Popen
@@ -45,7 +49,7 @@ def reason_of(
         job=job_of(),
         data=None,
         out=Path(),
-        checkpoints=Path(),
+        checkpoints=checkpoints,
         machine=machine,  # type: ignore[arg-type]
     )
     told: list[dict[str, Any]] = []
@@ -66,8 +70,16 @@ def reason_of(
         run.run()
     finally:
         run.close()
+    return told, clock[0]
+
+
+def reason_of(
+    monkeypatch: pytest.MonkeyPatch, troubles: Callable[[], list[Trouble]], *, node: int = 0
+) -> tuple[str, float]:
+    """Return the reason of such a start, and the seconds it took."""
+    told, seconds = told_of(monkeypatch, troubles, node=node)
     (retry,) = (event for event in told if event["event"] == "retry")
-    return retry["reason"], clock[0]
+    return retry["reason"], seconds
 
 
 def test_a_lost_connection_waits_for_its_cause(monkeypatch):
@@ -82,3 +94,17 @@ def test_a_cause_that_nobody_tells_is_not_waited_for_long(monkeypatch):
 
 def test_only_the_first_machine_hears_of_causes(monkeypatch):
     assert reason_of(monkeypatch, list, node=1) == (LOST, 1.0)
+
+
+def test_checkpoints_go_with_a_piece_that_fails_elsewhere(monkeypatch, tmp_path):
+    failing, folder = piece("P"), tmp_path / piece("P").name / "000000000001"
+    folder.mkdir(parents=True)
+    failed = Trouble(reason="it did not train", failed={"reason": "it did not train"})
+    told, _ = told_of(monkeypatch, lambda: [failed], checkpoints=tmp_path)
+    assert told[-1] == {
+        "event": "model_failed",
+        **failing.identity,
+        "worker": 0,
+        "reason": "it did not train",
+    }
+    assert not folder.exists()

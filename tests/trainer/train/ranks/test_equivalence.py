@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from trainer.train.loop import train
 from trainer.train.packs.layout import ONE, Layout
 from trainer.train.packs.pack import Member
 from trainer.train.packs.strategy import form_pack
+from trainer.train.packs.tensors import buffers_of
 from trainer.train.predict.readers import Evaluate, Inputs, Reader, outputs_of, reader_of
 from trainer.train.ranks.group import AgreedClock, Ranks
 from trainer.train.ranks.layout import DataParallel
@@ -232,3 +234,41 @@ def refuse_batch_norm(ranks: Ranks) -> str:
 def test_batch_norm_is_refused_on_cpu_ranks(two_ranks: TwoRanks):
     first, second = two_ranks(refuse_batch_norm)
     assert first == second and first.startswith("batch norm on several CPU ranks")
+
+
+LEVEL = """
+import torch
+from torch import nn
+
+
+class Level(nn.Module):
+    def __init__(self, features, outputs):
+        super().__init__()
+        self.head = nn.Linear(features, outputs)
+        self.register_buffer("level", torch.zeros(features))
+
+    def forward(self, x_NLF):
+        last_NF = x_NLF[:, -1]
+        if self.training:
+            self.level.mul_(0.9).add_(last_NF.detach().mean(0), alpha=0.1)
+        return self.head(last_NF - self.level)
+"""
+
+
+def buffers_on_rank(ranks: Ranks, job: Job) -> list[list[float]]:
+    """Return a buffer that follows the rows of a rank: of the network that is scored, then of checkpoints."""
+    member = member_of(torch.float32)
+    pack = form_pack([member], job, DataParallel(ranks, job))
+    pack.step([True], [reads_of(job, member)[:8]])
+    scored = dict(buffers_of(pack.model(0)))
+    pack.step([True], [reads_of(job, member)[8:16]])
+    state = pack.snapshot(0)
+    kept = (scored, state.buffers, state.average)
+    return [tensor.tolist() for named in kept for name, tensor in named.items() if name.endswith("level")]
+
+
+def test_all_ranks_score_and_keep_the_buffers_of_the_first(two_ranks: TwoRanks, tmp_path: Path):
+    (tmp_path / "level.py").write_text(LEVEL)
+    job = job_of(model=f"{tmp_path / 'level.py'}:Level", lookback=6, batch=8, ema=0.9)
+    first, second = two_ranks(buffers_on_rank, job)
+    assert len(first) == 3 and first == second

@@ -113,6 +113,14 @@ def test_a_node_that_does_not_come_is_named(pairs):
     assert "nodes that did not come: 1" in str(pairs[0].found["alone"])
 
 
+def test_a_leader_that_cannot_listen_says_where():
+    cluster = Cluster(node=0, addresses=ADDRESSES)
+    with socket.create_server((ADDRESSES[0], 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(TrainingFailed, match=rf"cannot listen at 127.0.2.2:{port} \(Address already"):
+            Meeting(cluster, token=TOKEN, port=port)
+
+
 def test_an_ended_connection_is_a_lost_machine(pairs):
     pairs.append(Pair())
     leader, follower = pairs[0].met()
@@ -131,6 +139,28 @@ def test_a_silent_machine_is_lost(pairs, monkeypatch):
     clock.now = 46.0
     with pytest.raises(TrainingFailed, match="node 1: it was silent for 45 s"):
         leader.heard()
+
+
+def test_the_leader_beats_while_it_waits_for_others(monkeypatch):
+    monkeypatch.setattr("trainer.train.ranks.meeting.BEAT_SECONDS", 0.01)
+    clock, port, addresses = Clock(), free_port(), (*ADDRESSES, "127.0.2.4")
+    ends = dict[int, Meeting]()
+
+    def come(node: int) -> None:
+        cluster = Cluster(node=node, addresses=addresses)
+        ends[node] = Meeting(cluster, token=TOKEN, port=port, clock=clock)
+
+    leading = threading.Thread(target=come, args=(0,))
+    leading.start()
+    come(1)
+    try:
+        clock.now = 120.0  # node 2 boots two minutes later
+        assert ends[1].heard(wait=10.0) == []
+    finally:
+        come(2)
+        leading.join()
+        for end in ends.values():
+            end.close()
 
 
 def test_the_end_of_a_training_is_no_loss(pairs):
