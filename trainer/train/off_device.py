@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from itertools import cycle, groupby
 from typing import Protocol
@@ -97,17 +98,25 @@ class CudaLane:
 
     def flat(self, tensor: torch.Tensor) -> torch.Tensor:
         """See `Lane.flat`."""
-        with torch.cuda.stream(self._stream):  # it may have to be made contiguous
+        with self._current():  # it may have to be made contiguous
             return _flat(tensor)
 
     def begin(self, into: torch.Tensor, source: torch.Tensor) -> Callable[[], object]:
         """See `Lane.begin`."""
         # Blocking: the thread that waits leaves its core to others.
         done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(self._stream):
+        with self._current():
             into.copy_(source, non_blocking=True)
             done.record(self._stream)
         return done.synchronize
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        """Make the stream the current one for the block."""
+        # And its device: a thread begins on the first GPU, and to go back to a stream there makes a CUDA
+        # context, half a GiB of another worker's memory (`StreamContext.__exit__`, torch 2.13).
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            yield
 
 
 class Ring:

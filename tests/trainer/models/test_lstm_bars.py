@@ -12,12 +12,14 @@ import warnings
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from trainer.models import lstm as home
 from trainer.models.lstm import bars, padded
 from trainer.models.lstm.stacked import StackedLstm, _recurrence
 
@@ -135,6 +137,33 @@ def _compare(kernels: Any, shape: tuple[int, int, int, int], dtype: torch.dtype,
     made = kernels.backward_bars(of(grad), gates, of(recurrent), states[1])
     agree(gates, exact_gates)
     agree(made.sum(1), sums[:, 0], times=steps * rows)
+
+
+@pytest.mark.parametrize(
+    "full",
+    [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("Triton Error [CUDA]: out of memory")],
+)
+def test_a_full_gpu_is_no_reason_to_do_without_kernels(monkeypatch, full: RuntimeError) -> None:
+    """A smaller pack leaves room for them: in the same process, as in a trial."""
+    answers: list[Exception | None] = [full, None, RuntimeError("Failed to find C compiler.")]
+
+    def try_out(weights: torch.Tensor) -> None:
+        if answer := answers.pop(0):
+            raise answer
+
+    kernels = SimpleNamespace(try_out=try_out)
+    monkeypatch.setitem(sys.modules, "trainer.models.lstm.kernels", kernels)
+    monkeypatch.setattr(home, "kernels", kernels, raising=False)
+    bars._kernels.cache_clear()
+    cpu = torch.device("cpu")
+    try:
+        with pytest.raises(RuntimeError, match="out of memory"):
+            bars._kernels(cpu, torch.float32, 4)
+        assert bars._kernels(cpu, torch.float32, 4) is kernels
+        with pytest.warns(UserWarning, match="in torch's steps: Failed to find C compiler"):
+            assert bars._kernels(cpu, torch.float32, 5) is None
+    finally:
+        bars._kernels.cache_clear()
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")

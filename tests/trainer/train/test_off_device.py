@@ -6,8 +6,9 @@ There is no GPU here: a lane of the host stands for one, which copies only when 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -171,7 +172,8 @@ def test_a_gpus_copies_go_by_a_stream_of_their_own(monkeypatch: pytest.MonkeyPat
         yield
         copies.current = None
 
-    for name, stands in {"Stream": Stream, "Event": Event, "stream": on}.items():
+    own = {"Stream": Stream, "Event": Event, "stream": on, "device": nullcontext}
+    for name, stands in own.items():
         monkeypatch.setattr(torch.cuda, name, stands)
     monkeypatch.setattr(torch.cuda, "default_stream", lambda device: f"training on {device}")
     lane = CudaLane(torch.device("cuda", 1))
@@ -183,6 +185,40 @@ def test_a_gpus_copies_go_by_a_stream_of_their_own(monkeypatch: pytest.MonkeyPat
         wait = lane.begin(torch.zeros(3), torch.ones(3))
     assert copies.seen == [(side, True)]
     assert wait() == [side]  # the end of the copy on that stream, not of what the training has queued
+
+
+class Driver:
+    """torch's `device` and `stream` on devices that it only numbers, in a thread that has used none: those in
+    `contexts` got one of CUDA's, which takes half a GiB. A stream's end sets its device, as torch 2.13 does.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.current, self.contexts = 0, set[int]()
+        patch.setattr(torch.cuda, "Stream", lambda device: SimpleNamespace(device=device))
+        patch.setattr(torch.cuda, "Event", Event)
+        patch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(device=self.device))
+        patch.setattr(torch.cuda, "set_stream", lambda stream: self.set(stream.device.index))
+        patch.setattr(torch.cuda, "_exchange_device", self.set)
+        patch.setattr(torch.cuda, "_maybe_exchange_device", lambda index: self.set(index, maybe=True))
+        patch.setattr(
+            torch.cuda, "_get_device_index", lambda one, *_, **__: self.current if one is None else one.index
+        )
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", self.current)
+
+    def set(self, index: int, *, maybe: bool = False) -> int:
+        before, self.current = self.current, index
+        self.contexts |= set() if maybe or index == before else {index}
+        return before
+
+
+def test_a_writers_thread_uses_no_gpu_but_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(monkeypatch)
+    lane = CudaLane(torch.device("cuda", 1))
+    lane.begin(torch.zeros(8, dtype=torch.uint8), lane.flat(torch.ones(2)))
+    assert driver.contexts == {1}, "a worker's thread begins on the first GPU, which is another worker's"
 
 
 def test_copies_return_early_in_one_module_only() -> None:

@@ -115,7 +115,7 @@ def _states(gates_MTB4H: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 @cache
 def _kernels(device: torch.device, dtype: torch.dtype, hidden: int) -> ModuleType | None:
     """Return our kernels if they work on a device for weights (4H, H) of this type, else None: they are not
-    for float64, or Triton is not there, or finds no C compiler.
+    for float64, or Triton is not there, or finds no C compiler. Raises a RuntimeError of a full GPU.
     """
     if dtype == torch.float64:
         return None
@@ -125,6 +125,8 @@ def _kernels(device: torch.device, dtype: torch.dtype, hidden: int) -> ModuleTyp
 
         kernels.try_out(weights)
     except Exception as error:  # the first call compiles: whatever a compiler raises
+        if "out of memory" in str(error):  # torch's allocator, or the driver: fewer models may leave room
+            raise
         warnings.warn(f"an LSTM's bars are computed in torch's steps: {error}", stacklevel=2)
         return None
     return kernels

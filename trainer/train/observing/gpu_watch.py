@@ -8,7 +8,9 @@ NVML or a GPU there are no `gpu` events; training is not affected.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import takewhile
 from typing import Any
 
 import pynvml
@@ -59,19 +61,33 @@ class GpuWatch:
 def visible_handles() -> list[Any]:
     """Return NVML's handles of the GPUs, or slices, that CUDA_VISIBLE_DEVICES leaves, in CUDA's order.
 
-    NVML numbers GPUs by bus and CUDA the fastest first: the same where all are alike.
+    NVML numbers GPUs by bus and CUDA the fastest first: the same where all are alike. CUDA sees none from the
+    first name on that it does not know (https://docs.nvidia.com/cuda/cuda-c-programming-guide/, environment
+    variables).
     """
     wish = environment.visible_gpus()
     if wish is None:
-        return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-    names = [name.strip() for name in wish.split(",")]
-    return [
-        pynvml.nvmlDeviceGetHandleByIndex(int(name))
-        if name.isdecimal()
-        else pynvml.nvmlDeviceGetHandleByUUID(name)
-        for name in names
-        if name not in ("", "-1")
-    ]
+        return list(_gpus())
+    named = (_named(name.strip()) for name in wish.split(","))
+    return list(takewhile(lambda handle: handle is not None, named))
+
+
+def _named(name: str) -> Any:
+    """Return the GPU of a number or of the beginning of its UUID, or the slice of a UUID; None: there is
+    none.
+    """
+    if name.isdecimal():
+        return next(_gpus(int(name)), None)
+    if name.startswith("MIG-"):
+        with suppress(pynvml.NVMLError_NotFound):
+            return pynvml.nvmlDeviceGetHandleByUUID(name)
+    if name.startswith("GPU-"):
+        return next((gpu for gpu in _gpus() if pynvml.nvmlDeviceGetUUID(gpu).startswith(name)), None)
+    return None
+
+
+def _gpus(first: int = 0) -> Iterator[Any]:
+    return (pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(first, pynvml.nvmlDeviceGetCount()))
 
 
 def figures_of(handle: Any) -> dict[str, float | None]:

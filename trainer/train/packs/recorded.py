@@ -66,29 +66,29 @@ class RecordedStep:
     then recorded and replayed.
 
     Those of one recording share its memory: what a graph leaves there is read before the next is replayed.
+
+    The function of the step is given at each call and not kept: it belongs to the pack that holds this, and a
+    pack in a cycle would keep its memory of the device until Python looks for cycles.
     """
 
-    def __init__(self, step: Step, *, recording: Recording) -> None:
-        self._step, self._recording = step, recording
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
         self._taken = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._starts_B = self._keys_L2 = self._loss = torch.empty(0)
 
-    def __call__(self, starts_B: torch.Tensor, keys_L2: torch.Tensor) -> torch.Tensor:
+    def __call__(self, step: Step, starts_B: torch.Tensor, keys_L2: torch.Tensor) -> torch.Tensor:
         """Take a step; return its loss ()."""
         if self._graph is None and self._taken < EAGER_STEPS:
-            return self._eager(starts_B, keys_L2)
+            self._taken += 1
+            return self._recording.call(partial(step, starts_B, keys_L2))
         if self._graph is None:
             self._starts_B, self._keys_L2 = starts_B.clone(), keys_L2.clone()
-            self._graph = self._recording.graph_of(self._run)
+            self._graph = self._recording.graph_of(partial(self._run, step))
         self._starts_B.copy_(starts_B)
         self._keys_L2.copy_(keys_L2)
         self._graph.replay()
         return self._loss.clone()
 
-    def _eager(self, starts_B: torch.Tensor, keys_L2: torch.Tensor) -> torch.Tensor:
-        self._taken += 1
-        return self._recording.call(partial(self._step, starts_B, keys_L2))
-
-    def _run(self) -> None:
-        self._loss = self._step(self._starts_B, self._keys_L2)
+    def _run(self, step: Step) -> None:
+        self._loss = step(self._starts_B, self._keys_L2)

@@ -179,10 +179,7 @@ class SequentialPack:
         if not self._records:
             return
         recording = Recording()
-        self._recorded = [
-            RecordedStep(partial(self._take, number), recording=recording)
-            for number in range(len(self._members))
-        ]
+        self._recorded = [RecordedStep(recording) for _ in self._members]
 
     def _step_one(self, number: int, starts_B: torch.Tensor) -> torch.Tensor:
         keys_L2 = self._keys[number].of(self._batches[number])
@@ -191,7 +188,7 @@ class SequentialPack:
         self._current.discard(number)
         self._batches[number] += 1
         if self._records and len(starts_B) == self._job.train.batch:
-            return self._recorded[number](starts_B, keys_L2)
+            return self._recorded[number](partial(self._take, number), starts_B, keys_L2)
         return self._take(number, starts_B, keys_L2)
 
     def _take(self, number: int, starts_B: torch.Tensor, keys_L2: torch.Tensor) -> torch.Tensor:

@@ -20,6 +20,7 @@ from trainer.job.reading import job_from
 from trainer.machines.memory import GIB
 from trainer.machines.shapes import OPEN
 from trainer.train.packs.pack import Member
+from trainer.train.packs.recorded import EAGER_STEPS
 from trainer.train.packs.strategy import form_pack
 
 ROWS = 20_000  # of each model: enough to exceed the caches
@@ -166,7 +167,8 @@ def _steps(
     """
     pack = form_pack(members, job)
     prepared = [batches(members, job, step) for step in range(COMPARED_STEPS)]
-    warm_up = 2 if members[0].rows_TF.device.type == "cuda" else 1  # caches, and the recording of a graph
+    on_gpu = members[0].rows_TF.device.type == "cuda"
+    warm_up = EAGER_STEPS + 1 if on_gpu else 1  # caches, and the recording of a graph
     times, losses = list[float](), list[list[float]]()
     began = time.perf_counter()
     while len(times) < warm_up + fewest or time.perf_counter() - began < seconds:

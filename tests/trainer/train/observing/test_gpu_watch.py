@@ -16,6 +16,12 @@ def not_supported(*_: Any) -> Any:
     raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 
+def slice_of(name: str) -> int:
+    if name != "MIG-b":
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+    return 1
+
+
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A driver with two GPUs, of which the second does not tell its use and its power, as a MIG slice."""
@@ -31,7 +37,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         "nvmlShutdown": lambda: setattr(seen, "open", seen.open - 1),
         "nvmlDeviceGetCount": lambda: 2,
         "nvmlDeviceGetHandleByIndex": lambda index: index,
-        "nvmlDeviceGetHandleByUUID": lambda name: {"GPU-a": 0, "MIG-b": 1}[name],
+        "nvmlDeviceGetHandleByUUID": slice_of,
+        "nvmlDeviceGetUUID": lambda index: ("GPU-a17c", "GPU-b042")[index],
         "nvmlDeviceGetUtilizationRates": lambda handle: (
             not_supported() if handle else SimpleNamespace(gpu=97)
         ),
@@ -59,12 +66,21 @@ def test_gpu_figures_have_units_and_missing_ones_are_none(driver):
 
 @pytest.mark.parametrize(
     ("visible", "handles"),
-    [(None, [0, 1]), ("1", [1]), ("1, 0", [1, 0]), ("MIG-b,GPU-a", [1, 0]), ("", []), ("-1", [])],
+    [(None, [0, 1]), ("1", [1]), ("1, 0", [1, 0]), ("MIG-b,GPU-a17c", [1, 0]), ("", []), ("-1", [])],
 )
 def test_only_visible_gpus_are_asked(driver, monkeypatch, visible, handles):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert visible_handles() == handles
+
+
+@pytest.mark.parametrize(
+    ("visible", "handles"), [("GPU-b,GPU-a", [1, 0]), ("1,-1,0", [1]), ("0,7", [0]), ("MIG-gone,0", [])]
+)
+def test_gpus_are_named_to_the_driver_as_to_cuda(driver, monkeypatch, visible, handles):
+    """By the beginning of a UUID, too; CUDA sees none from the first name on that it does not know."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert visible_handles() == handles
 
 

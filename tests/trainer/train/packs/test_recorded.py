@@ -4,6 +4,8 @@ graph: what it reads must lie in buffers that a step fills, as a graph's does. `
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -82,6 +84,20 @@ def test_steps_after_a_restored_state_are_recorded_anew(graphs):
     for number, state in enumerate(states):
         resumed.restore(number, state)
     torch.testing.assert_close(losses(resumed, range(10, 20)), losses(whole, range(10, 20)))
+
+
+def test_a_pack_that_nobody_holds_is_freed_at_once(graphs):
+    """Its memory is there for the next pack, before Python looks for cycles."""
+    pack = SequentialPack([member("a", 0), member("b", 1)], JOB)
+    losses(pack, range(EAGER_STEPS - 1))
+    gone, was_on = weakref.ref(pack), gc.isenabled()
+    gc.disable()
+    try:
+        del pack
+        assert gone() is None
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def test_numbers_that_a_graph_reads_are_not_freed():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from tests.jobs import job_of
 from trainer.job.job import Job
 from trainer.train.packs import strategy as strategy_of
+from trainer.train.packs.recorded import EAGER_STEPS
 from trainer.train.tuning import timing as timing_of
 from trainer.train.tuning.timing import COMPARED_STEPS, batches, make_members, measure
 
@@ -94,3 +96,21 @@ def test_only_errors_of_plain_modules_are_raised(monkeypatch, error):
     assert streams.excluded == "it fails here: no kernel image is available"
     with pytest.raises(RuntimeError, match="no kernel image"):
         measure(option, members, 0.01)
+
+
+def test_a_gpus_rate_leaves_out_the_step_it_records(monkeypatch):
+    """Plain modules are recorded at their third step, which takes longer than the two before it."""
+    now, taken = [0.0], list[float]()
+
+    class Pack:
+        def step(self, active, starts):
+            taken.append(9.0 if len(taken) == EAGER_STEPS else 0.5 if len(taken) < EAGER_STEPS else 0.25)
+            now[0] += taken[-1]
+            return torch.zeros(1)
+
+    monkeypatch.setattr(timing_of, "form_pack", lambda members, job: Pack())
+    monkeypatch.setattr(timing_of, "batches", lambda members, job, step: [])
+    monkeypatch.setattr(timing_of.time, "perf_counter", lambda: now[0])
+    on_gpu = [SimpleNamespace(rows_TF=SimpleNamespace(device=torch.device("cuda")))]
+    seconds, _ = timing_of._steps(plain(JOB, 16), on_gpu, 0.0, fewest=timing_of.FEWEST_STEPS)
+    assert seconds == 0.25
