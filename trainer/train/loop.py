@@ -8,6 +8,7 @@ train, `workers/supervisor` runs the processes.
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -133,7 +134,12 @@ class _Place:
         self._unread.count(self.runs)
         stay = [(number, run) for number, run in enumerate(self.runs) if run.active]
         self._states = [self.pack.snapshot(number) for number, _ in stay] if self.pack is not None else []
+        had_device = len(self.runs) == 1 and self.runs[0].member.rows_TF.device.type != "cpu"
         self.runs, self.pack = [run for _, run in stay], None
+        if had_device:
+            # A network in cycles, as torch's weight norm makes, would keep its weights and gradients there.
+            # It takes 0.1 s: too long for each of many small models, whose packs have none.
+            gc.collect()
 
     def join(self, arrived: Sequence[Run]) -> None:
         """Form a new pack if others join, if room was made for them, or if at most half of it is left."""

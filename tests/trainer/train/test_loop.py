@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +19,7 @@ from tests.jobs import job_of, with_settings
 from tests.nightly import others_nightly
 from tests.trainer.train.rosters import Roster, run_of_noise
 from trainer.job.job import Job
+from trainer.models.tcn.network import Tcn
 from trainer.train import loop
 from trainer.train.loop import MAX_LOWERED, train
 from trainer.train.observing.pace import PROGRESS_AT_ONCE
@@ -382,3 +385,23 @@ def test_what_is_over_is_freed_before_others_are_loaded():
     roster = Loading(*(partial(_real_run, number, job) for number in range(4)))
     train(roster, form, job, lambda event: None, places=2)
     assert roster.done == dict.fromkeys(("m0", "m1", "m2", "m3"), "") and len(held_packs) >= 4
+
+
+def test_a_networks_cycles_leave_the_device_with_its_pack():
+    """torch's weight norm makes some: without a collection, those of several models would lie there."""
+    run, _ = _run()
+    run.member = replace(run.member, rows_TF=torch.empty(4, 2, device="meta"))
+    run.active, was_on = False, gc.isenabled()
+    gc.disable()
+    try:
+        place = loop._Place(lambda members: Scripted([]), loop._Unread(lambda losses: losses))
+        pack = Scripted([])
+        pack.module = Tcn(features=2, width=4, dilations=[1], dropout=0.0)
+        held = [weakref.ref(weight) for weight in pack.module.parameters()]
+        place.runs, place.pack = [run], pack
+        del pack
+        place.make_room()
+        assert all(ref() is None for ref in held)
+    finally:
+        if was_on:
+            gc.enable()
