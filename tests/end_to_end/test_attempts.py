@@ -9,7 +9,7 @@ from tests.jobs import sets
 from tests.taken import TakenRun, adds_up
 from trainer.runs.keys import of_experiment
 
-WORK = ("--symbols", "AAA,BBB", "--epochs", "10", *sets("train.patience=10", "expert.tune=never"))
+WORK = ("--symbols", "AAA,BBB", "--epochs", "60", *sets("train.patience=60", "expert.tune=never"))
 
 
 @pytest.mark.nightly
