@@ -74,9 +74,8 @@ def existing_network(access: Access) -> dict[str, str]:
     """Make a VPC with subnets in two zones, as the tests' mocks have it; return placeholder -> id."""
     ec2, ids = access.client("ec2"), {}
     vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]
-    ec2.modify_vpc_attribute(
-        VpcId=vpc["VpcId"], EnableDnsHostnames={"Value": True}
-    )  # by which nodes find a cache
+    # Nodes find a cache by its name, which has an address only then.
+    ec2.modify_vpc_attribute(VpcId=vpc["VpcId"], EnableDnsHostnames={"Value": True})
     gateway = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
     ec2.attach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc["VpcId"])
     (main_table,) = ec2.describe_route_tables(Filters=[{"Name": "vpc-id", "Values": [vpc["VpcId"]]}])[

@@ -119,7 +119,6 @@ ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv",
 LINUX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "posix", "spwd"}
 ON_A_MAC_TOO = {
     "trainer/aws/folder_bucket.py": {"fcntl"},
-    "trainer/aws/parts.py": {"fcntl"},
     "trainer/base/files.py": {"fcntl"},
     "trainer/train/ranks/meeting.py": {"fcntl"},
     "trainer/train/observing/meter.py": {"resource"},

@@ -9,7 +9,6 @@ name only once its bytes have that hash. Raises botocore's errors; the caller tr
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import threading
@@ -25,6 +24,7 @@ from typing import IO, Any
 from trainer.aws.access import error_code, version_of
 from trainer.aws.checksums import crc64nvme
 from trainer.aws.journal import MOST_PARTS, Journal
+from trainer.base.files import take_lock
 
 PART_BYTES = 16 << 20  # of 5 MiB to 5 GiB that S3 allows; AWS advises 8 to 16 (S3 user guide, 2026-11-27)
 WHOLE_BYTES = 2 * PART_BYTES  # up to here a file is one request: there is little to lose
@@ -245,12 +245,8 @@ def _partial_of(path: Path, name: str) -> Iterator[tuple[int, Path]]:
 
 def _is_free(file: int, partial: Path) -> bool:
     """Lock an open partial file; return False if another has it, or has just finished with it."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not take_lock(file):
         return False
-    except OSError:  # a file system without locks
-        pass
     try:
         return os.path.samestat(os.fstat(file), partial.stat())
     except FileNotFoundError:

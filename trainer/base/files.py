@@ -116,22 +116,29 @@ def read_block(path: Path, offset: int, most: int) -> bytes:
     return b""
 
 
+def take_lock(descriptor: int) -> bool:
+    """Lock an open file or folder until it is closed; return False if another process has locked it. The
+    kernel unlocks it with the process; where a file system has no locks, nothing is locked.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
 @contextmanager
 def held_alone(folder: Path) -> Iterator[None]:
-    """Hold a folder while a program writes to it. Raises BlockingIOError if another process holds it. The
-    kernel lets go with the process; where a file system has no locks, nothing is held.
-    """
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Lock a folder while a program writes to it. Raises BlockingIOError if another process has locked it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise
-        except OSError:
-            pass
+        if not take_lock(descriptor):
+            raise BlockingIOError(errno.EWOULDBLOCK, "another process writes to it", str(folder))
         yield
     finally:
-        os.close(lock)
+        os.close(descriptor)
 
 
 class HeldFolder:

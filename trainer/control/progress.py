@@ -48,8 +48,8 @@ class Step:
 
 @dataclass
 class Patience:
-    """How long a command has waited past a run's end. Time in which its machine slept does not count: the
-    first looks after it may fail, and say nothing of the run.
+    """The time for which a command has waited past a run's end, without the time that its machine slept. A
+    laptop that wakes up has no network at first, so that its first looks fail.
     """
 
     _looked_at: datetime | None = None

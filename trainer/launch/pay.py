@@ -200,10 +200,9 @@ def _sentences(ways: Sequence[Way], run_hours: float) -> Iterator[str]:
 def from_where(ways: Sequence[Way], run_hours: float, title: str) -> str:
     """Return which way is cheapest from how many hours a month on, as a sentence."""
     (_, first), *later = cheapest_by_hours(ways, run_hours)
-    most = _most_of(first, run_hours)
     if not later:
-        return f"{title}: {first.name}{most or ', at any number of hours a month'}."
-    text = f"{title}: {first.name}{most}"
+        return f"{title}: {first.name}, at any number of hours a month."
+    text = f"{title}: {first.name}{_most_of(first, run_hours)}"
     for hours, way in later:
         runs = hours / run_hours
         text += f"; from {hours:,.0f} h a month on ({hours / MONTH_HOURS * 24:.1f} h a day, {runs:,.0f} runs)"

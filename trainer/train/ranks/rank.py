@@ -102,7 +102,7 @@ def reporter(place: environment.RankEnvironment, connection: RankConnection, dev
     """
     if place.rank == 0:
         return lambda event: connection.report(with_memory(event, device))
-    return lambda event: sign("event of rank 0") if place.local_rank == 0 else None
+    return lambda event: sign("training") if place.local_rank == 0 else None
 
 
 class _RankRoster:

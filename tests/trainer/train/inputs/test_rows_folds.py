@@ -5,6 +5,7 @@ symbol.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,19 @@ def test_no_column_value_is_carried_from_test_to_training(entry: str, tmp_path: 
             assert torch.equal(one, same)
 
 
+def folds_with_others(
+    whole: dict[str, Candles], job: Job, folder: Path, begin: int = 0, end: int = 0
+) -> list[PieceData]:
+    """Return the folds of several series with other bars of all from an instant to another."""
+    for symbol, candles in whole.items():
+        rows = np.searchsorted(candles.timestamp, [begin, end])
+        write_candles(folder / f"{symbol}_1m.parquet", [wild(candles, *map(int, rows))])
+    data = plan_and_open(job, folder, scratch=folder)
+    assert read_plan(data.plan.to_bytes()) == data.plan
+    pieces = survey(data.plan.decided(job), data.plan).pieces
+    return [read_source(piece, data.plan.decided(job), data).folds[piece.fold] for piece in pieces]
+
+
 @pytest.mark.parametrize(
     ("kind", "span"),
     others_nightly(product(("pooled", "panel"), ("test", "validation")), {("panel", "test")}.__contains__),
@@ -200,16 +214,7 @@ def test_k_folds_of_several_series_keep_out_each_test_span(
     keys: dict[str, Any] = {kind: True, "symbols": [*whole], "calendar": "24x7", "folds": 3}
     job = with_settings(K_FOLD, **keys)
 
-    def folds(begin: int = 0, end: int = 0) -> list[PieceData]:
-        """Return the folds with other bars of all series from an instant to another."""
-        for symbol, candles in whole.items():
-            rows = np.searchsorted(candles.timestamp, [begin, end])
-            write_candles(tmp_path / f"{symbol}_1m.parquet", [wild(candles, *map(int, rows))])
-        data = plan_and_open(job, tmp_path, scratch=tmp_path)
-        assert read_plan(data.plan.to_bytes()) == data.plan
-        pieces = survey(data.plan.decided(job), data.plan).pieces
-        return [read_source(piece, data.plan.decided(job), data).folds[piece.fold] for piece in pieces]
-
+    folds = partial(folds_with_others, whole, job, tmp_path)
     tested = dict.fromkeys(whole, 0)
     for number, fold in enumerate(folds()):
         held = [(one.candles, getattr(one.spans, span)) for one in fold.series]
@@ -237,16 +242,7 @@ def test_ranks_of_a_k_fold_leave_out_the_other_series_test(tmp_path: Path, make_
     keys: dict[str, Any] = {"panel": True, "scaler": "rank", "symbols": [*whole], "calendar": "24x7"}
     job = with_settings(K_FOLD, **keys, features=["log_return_60"], folds=3)
 
-    def folds(begin: int = 0, end: int = 0) -> list[PieceData]:
-        """Return the folds with other bars of all series from an instant to another."""
-        for symbol, candles in whole.items():
-            rows = np.searchsorted(candles.timestamp, [begin, end])
-            write_candles(tmp_path / f"{symbol}_1m.parquet", [wild(candles, *map(int, rows))])
-        data = plan_and_open(job, tmp_path, scratch=tmp_path)
-        assert read_plan(data.plan.to_bytes()) == data.plan
-        pieces = survey(data.plan.decided(job), data.plan).pieces
-        return [read_source(piece, data.plan.decided(job), data).folds[piece.fold] for piece in pieces]
-
+    folds = partial(folds_with_others, whole, job, tmp_path)
     for number, fold in enumerate(folds()):
         test = fold.series[0].spans.test
         begin, end = (int(whole["AAA"].timestamp[row]) for row in (test.start, test.stop - 1))
