@@ -205,6 +205,7 @@ def sweeper(stack: Stack) -> Document:
     return document(
         allow("SeeInstancesHasNoResource", "ec2:DescribeInstances", "*"),
         end_own_instances(stack),
+        lift_own_protection(stack),
         allow("ReadHeartbeats", "s3:GetObject", stack.objects("live/*")),
         # Without a prefix: S3 reports a missing heartbeat only to callers that may list the bucket, and a
         # read has no prefix.
@@ -308,5 +309,20 @@ def end_own_instances(stack: Stack, *also: str) -> Document:
         "EndOwnInstances",
         ["ec2:TerminateInstances", *also] if also else "ec2:TerminateInstances",
         stack.arn("ec2", "instance/*"),
-        {"StringEquals": {"aws:ResourceTag/project": stack.project, "aws:ResourceTag/stack": stack.name}},
+        {"StringEquals": _own_tags(stack)},
     )
+
+
+def lift_own_protection(stack: Stack) -> Document:
+    """Allow switching termination protection off, never on, on instances with this stack's tags."""
+    off = {"ec2:Attribute/DisableApiTermination": ["false", "False"]}  # AWS documents no form
+    return allow(
+        "LiftOwnProtection",
+        "ec2:ModifyInstanceAttribute",
+        stack.arn("ec2", "instance/*"),
+        {"StringEquals": _own_tags(stack) | off},
+    )
+
+
+def _own_tags(stack: Stack) -> dict[str, str]:
+    return {"aws:ResourceTag/project": stack.project, "aws:ResourceTag/stack": stack.name}

@@ -54,6 +54,7 @@ class CheckedAccount(EmbeddedAccount):
     over_tls: bool = True  # loopback counts as encrypted, unless a test says otherwise
     experiments: dict[str, dict[str, Any]] = field(default_factory=dict)  # templates of FIS, by id
     bucket_keys: dict[str, str] = field(default_factory=dict)  # bucket -> ARN of its KMS key, "" for S3's own
+    protected: set[str] = field(default_factory=set)  # instances with termination protection
     deliveries: list[Delivery] = field(default_factory=list)
     redeliveries: list[retries.Redelivery] = field(default_factory=list)
     retries: list[retries.AsyncInvocation] = field(default_factory=list)  # of events, until they are due

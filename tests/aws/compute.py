@@ -1,13 +1,15 @@
-"""Rules of EC2 beyond a rehearsal's: instances without a fleet, and tags that change."""
+"""Rules of EC2 beyond a rehearsal's: instances without a fleet, termination protection, tags that change."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trainer.rehearsal import compute
 from trainer.rehearsal.account import Rules
 from trainer.rehearsal.compute import refuse_dry_run
 from trainer.rehearsal.launches import launch, merged_request, template_data
 from trainer.rehearsal.wire import Call
+from trainer.rehearsal.world import AwsError
 
 if TYPE_CHECKING:
     from tests.aws.account import CheckedAccount
@@ -27,6 +29,8 @@ def run_instances(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
         )
         count = int(params["MaxCount"])
         instances = launch(cloud, request, count)
+        if request.get("DisableApiTermination"):
+            cloud.protected |= {one.id for one in instances}
         now = cloud.clock.now()
         return {
             "ReservationId": instances[0].reservation_id,
@@ -36,6 +40,26 @@ def run_instances(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
 
     with cloud.lock:
         return cloud.world.once("RunInstances", params, create)
+
+
+def terminate_instances(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
+    """Terminate instances, unless one of them has termination protection."""
+    with cloud.lock:
+        for one in call.params["InstanceIds"]:
+            if one in cloud.protected:
+                what = (
+                    f"The instance '{one}' may not be terminated. Modify its 'disableApiTermination' instance"
+                )
+                raise AwsError("OperationNotPermitted", f"{what} attribute and try again.")
+        return compute.terminate_instances(cloud, call)
+
+
+def modify_instance_attribute(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
+    """Switch termination protection on or off."""
+    with cloud.lock:
+        instance_id, protected = call.params["InstanceId"], call.params["DisableApiTermination"]["Value"]
+        (cloud.protected.add if protected else cloud.protected.discard)(instance_id)
+        return {}
 
 
 def create_tags(cloud: CheckedAccount, call: Call) -> dict[str, Any]:
@@ -71,6 +95,8 @@ def _known_to_moto(cloud: CheckedAccount, resources: list[str]) -> list[str]:
 
 RULES: Rules = {
     ("ec2", "RunInstances"): run_instances,
+    ("ec2", "TerminateInstances"): terminate_instances,
+    ("ec2", "ModifyInstanceAttribute"): modify_instance_attribute,
     ("ec2", "CreateTags"): create_tags,
     ("ec2", "DeleteTags"): delete_tags,
 }

@@ -161,11 +161,16 @@ def instances_by_id(cloud: CheckedAccount, call: Call) -> Asked:
         asked = call.params.get("InstanceIds") or [call.params["InstanceId"]]
         known = [cloud.world.instances[one] for one in asked if one in cloud.world.instances]
     action = f"ec2:{call.operation}"
+    # ModifyInstanceAttribute's context, as AWS showed it of a dry run: the attribute, and what it is set to
+    set_to = {name: one["Value"] for name, one in call.params.items() if isinstance(one, dict)}
+    attributes: dict[str, Values] = {
+        f"ec2:attribute/{name.lower()}": str(value).lower() for name, value in set_to.items()
+    }
     return [
         Authorization(
             action=action,
             resource=ec2_arn(cloud, call, f"instance/{one.id}"),
-            context=_resource_tags(one.tags),
+            context=_resource_tags(one.tags) | attributes,
         )
         for one in known
     ]

@@ -167,8 +167,15 @@ def test_sweeper_ends_only_instances_of_its_own_stack() -> None:
     assert statement["Condition"] == OWN_TAGS
 
 
+def test_sweeper_lifts_termination_protection_and_sets_nothing_else() -> None:
+    statement = statements(SWEEPER)["LiftOwnProtection"]
+    assert statement["Resource"] == "arn:aws:ec2:eu-west-1:123456789012:instance/*"
+    off = {"ec2:Attribute/DisableApiTermination": ["false", "False"]}
+    assert statement["Condition"] == {"StringEquals": OWN_TAGS["StringEquals"] | off}
+
+
 def test_sweeper_can_create_nothing() -> None:
-    machines = {"ec2:DescribeInstances", "ec2:TerminateInstances"}
+    machines = {"ec2:DescribeInstances", "ec2:TerminateInstances", "ec2:ModifyInstanceAttribute"}
     schedules = {"scheduler:ListSchedules", "scheduler:DeleteSchedule"}
     told = {"cloudwatch:PutMetricData", "sqs:SendMessage"}
     assert allowed(SWEEPER) == machines | schedules | told | LOG | {"s3:GetObject", "s3:ListBucket"}

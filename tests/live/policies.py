@@ -35,6 +35,7 @@ def expectations(outputs: StackOutputs, account: str) -> list[Expectation]:
     role += f"-{outputs.stack}-{outputs.region}"
     own = {"aws:ResourceTag/project": outputs.project, "aws:ResourceTag/stack": outputs.stack}
     others = own | {"aws:ResourceTag/project": "somebody-elses"}
+    protect, unprotect = ({"ec2:Attribute/DisableApiTermination": value} for value in ("true", "false"))
     me, other = "AROA0:i-0123456789abcdef0", "AROA0:i-0fedcba9876543210"
     as_me = {"aws:userid": me}
     tags = {"aws:RequestTag/project": outputs.project, "aws:RequestTag/stack": outputs.stack}
@@ -82,6 +83,10 @@ def expectations(outputs: StackOutputs, account: str) -> list[Expectation]:
         ("script", "ssm:GetParameter", f"{parameter}{secrets_path(*named)}X", False),
         ("sweeper", "ec2:TerminateInstances", machine, True, own),
         ("sweeper", "ec2:TerminateInstances", machine, False, others),
+        ("sweeper", "ec2:ModifyInstanceAttribute", machine, True, own | unprotect),
+        ("sweeper", "ec2:ModifyInstanceAttribute", machine, False, others | unprotect),
+        ("sweeper", "ec2:ModifyInstanceAttribute", machine, False, own | protect),
+        ("sweeper", "ec2:ModifyInstanceAttribute", machine, False, own),  # another attribute
         ("sweeper", "s3:GetObject", f"{objects}/live/x", True),
         ("sweeper", "s3:GetObject", f"{objects}/models/x", False),
         ("scheduler", "lambda:InvokeFunction", outputs.sweeper_arn, True),

@@ -2,8 +2,9 @@
 lease, or without progress for twice its bound.
 
 It uses EC2 tags and the clock; S3 only for leases, which it skips while S3 fails. It can describe, terminate
-by tag, delete schedules and count its sweeps, and imports almost nothing of ours, so that a broken launcher
-can't stop it. Called every two minutes with {}, and once with {"run_id": ...} at each attempt's deadline.
+by tag (and lift termination protection), delete schedules and count its sweeps, and imports almost nothing of
+ours, so that a broken launcher can't stop it. Called every two minutes with {}, and once with
+{"run_id": ...} at each attempt's deadline.
 Deployed as `trainer.control.functions.sweep.handler`.
 """
 
@@ -38,7 +39,7 @@ S3_PATIENCE = Config(
 TERMINABLE = ("pending", "running", "stopping", "stopped")
 # Copies of codes of trainer.aws.error_codes, which the sweeper may not import.
 NO_OBJECT, NO_INSTANCE, NO_SCHEDULE = "NoSuchKey", "InvalidInstanceID.NotFound", "ResourceNotFoundException"
-FORBIDDEN, SPOILED_KEY = "AccessDenied", "KMS."
+FORBIDDEN, SPOILED_KEY, PROTECTED = "AccessDenied", "KMS.", "OperationNotPermitted"
 # S3's codes for an object made unreadable by its writer: archived, or encrypted with another key.
 SPOILED_OBJECT = ("InvalidObjectState", "InvalidRequest", "InvalidRange", "400")
 # S3's codes for a key that it does not take: whoever launches chooses the tags that it is made of.
@@ -217,12 +218,23 @@ class Sweep:
         """
         try:
             if not self.dry_run:
-                self.clients.ec2.terminate_instances(InstanceIds=[instance_id])
+                self._end(instance_id)
         except (BotoCoreError, ClientError) as error:
             if _code(error) != NO_INSTANCE:
                 self.summary.failed[instance_id] = str(error)
                 return
         self.summary.terminated[instance_id] = why
+
+    def _end(self, instance_id: str) -> None:
+        """Terminate one instance, and first lift the termination protection that its launcher gave it."""
+        ec2, ids = self.clients.ec2, [instance_id]
+        try:
+            ec2.terminate_instances(InstanceIds=ids)
+        except ClientError as error:
+            if _code(error) != PROTECTED:
+                raise
+            ec2.modify_instance_attribute(InstanceId=instance_id, DisableApiTermination={"Value": False})
+            ec2.terminate_instances(InstanceIds=ids)
 
     def _delete_stale_schedules(self, runs: set[str]) -> None:
         """Delete schedules that terminate by id, of runs that have no instance; they cost nothing, so a

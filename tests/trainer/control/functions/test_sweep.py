@@ -322,7 +322,7 @@ def test_an_instance_that_cannot_be_ended_keeps_no_other_alive(account):
     def fails(arguments):
         if arguments["InstanceIds"] == [ids[0]]:
             return ClientError(
-                {"Error": {"Code": "OperationNotPermitted", "Message": "no"}}, "TerminateInstances"
+                {"Error": {"Code": "UnauthorizedOperation", "Message": "no"}}, "TerminateInstances"
             )
         return None
 
@@ -330,6 +330,48 @@ def test_an_instance_that_cannot_be_ended_keeps_no_other_alive(account):
     summary = account.sweep(clients=clients)
     assert [account.state(instance_id) for instance_id in ids] == ["alive", "ended", "ended"]
     assert list(summary.failed) == [ids[0]]
+
+
+def test_an_instance_with_termination_protection_ends_as_well(account):
+    late, living = account.launch(deadline=-timedelta(minutes=1)), account.launch()
+    for instance_id in (late, living):
+        account.ec2.modify_instance_attribute(InstanceId=instance_id, DisableApiTermination={"Value": True})
+    dry = sweep(account.settings, account.clients, now=account.now, dry_run=True)
+    assert (list(dry.terminated), account.state(late)) == ([late], "alive")
+    with pytest.raises(ClientError, match="OperationNotPermitted"):
+        account.ec2.terminate_instances(InstanceIds=[late])
+    summary = account.sweep()
+    assert (list(summary.terminated), summary.failed, account.state(late)) == ([late], {}, "ended")
+    with pytest.raises(ClientError, match="OperationNotPermitted"):  # nothing changed about another one
+        account.ec2.terminate_instances(InstanceIds=[living])
+
+
+def test_the_sweepers_role_may_lift_termination_protection(stack):
+    access, outputs = stack
+    ec2 = access.client("ec2")
+    tags = {
+        "project": outputs.project,
+        "stack": outputs.stack,
+        "run_id": RUN,
+        "deadline": "2020-01-01T00:00:00Z",
+    }
+    answer = ec2.run_instances(
+        ImageId=ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"],
+        InstanceType="g5.xlarge",
+        MinCount=1,
+        MaxCount=1,
+        DisableApiTermination=True,
+        TagSpecifications=[
+            {
+                "ResourceType": "instance",
+                "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
+            }
+        ],
+    )
+    late = answer["Instances"][0]["InstanceId"]
+    answer = access.client("lambda").invoke(FunctionName=outputs.sweeper_arn, Payload=b"{}")
+    summary = json.loads(answer["Payload"].read())
+    assert "FunctionError" not in answer and list(summary["terminated"]) == [late]
 
 
 def test_an_instance_that_is_not_found_any_more_counts_as_ended(account):
