@@ -162,6 +162,13 @@ class Settings:
             if not rule.holds(value):
                 shown = list(value) if isinstance(value, tuple) else value
                 raise ValueError(f"Setting '{key}' is {shown!r}; it must be {rule.words}.")
+        least_days = self.max_lifetime_minutes // (24 * 60) + 1
+        if self.retention.noncurrent_days < least_days:
+            raise ValueError(
+                f"Setting 'retention.noncurrent_days' is {self.retention.noncurrent_days}; it must be"
+                f" {least_days} or more, since instances may live for {self.max_lifetime_minutes} minutes"
+                " (max_lifetime_minutes) and read their inputs by version."
+            )
         if self.efs_throughput and not re.search(_MOUNTS_EFS, self.image_line):
             raise ValueError(
                 f"Setting 'storage' is {self.storage!r}, but nodes of image_line {self.image_line}"

@@ -239,3 +239,14 @@ def test_a_stack_without_a_region_is_one_line(configure: Any) -> None:
     configure(region="")
     with pytest.raises(pulumi.RunError, match=r"^No AWS region is named.*export AWS_REGION=us-east-1$"):
         look_up_stack(read_settings())
+
+
+def test_versions_that_a_run_reads_outlive_the_longest_run(configure: Any) -> None:
+    configure(retention='{"noncurrent_days": 2}', max_lifetime_minutes="2880")
+    words = (
+        "'retention.noncurrent_days' is 2; it must be 3 or more, since instances may live for 2880 minutes"
+    )
+    with pytest.raises(pulumi.RunError, match=re.escape(words)):
+        read_settings()
+    configure(retention='{"noncurrent_days": 3}', max_lifetime_minutes="2880")
+    assert read_settings().retention.noncurrent_days == 3
