@@ -304,7 +304,10 @@ def _wrong_with(response: Any, shape: Any) -> str:
     if status >= 500:
         return ""
     text = body if isinstance(body, bytes) else b""  # else a stream, which counts its own bytes
-    if text[:100].lstrip().lower().startswith(_PAGE_BEGINS):
+    is_page = text[:100].lstrip().lower().startswith(_PAGE_BEGINS)
+    if not isinstance(body, bytes):  # an object that is a page has an ETag
+        is_page = headers.get("Content-Type", "").startswith("text/html") and "ETag" not in headers
+    if is_page:
         return f"a web page came instead of AWS's answer, with status {status}"
     declared = headers.get("Content-Length", "")
     if text and declared.isdecimal() and len(text) < int(declared):

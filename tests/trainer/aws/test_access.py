@@ -218,6 +218,7 @@ def answered(service: str, status: int, headers: dict[str, str], raw: RawRespons
         client.meta.events.unregister(f"before-send.{service}", unique_id="answer")
 
 
+KEYED = {"Bucket": "b", "Key": "k"}
 PAGE = b"\n<!DOCTYPE html><html><body><h1>Hotel WiFi</h1><p>Accept<br></body></html>"
 
 
@@ -232,8 +233,9 @@ PAGE = b"\n<!DOCTYPE html><html><body><h1>Hotel WiFi</h1><p>Accept<br></body></h
         ("ssm", "get_parameter", {"Name": "n"}, 403, {}, PAGE, "a web page .* status 403"),
         ("s3", "list_objects_v2", {"Bucket": "b"}, 200, {}, b"", "no body"),
         ("s3", "list_objects_v2", {"Bucket": "b"}, 200, {}, b"<html><body></body></html>", "a web page"),
-        ("s3", "get_object", {"Bucket": "b", "Key": "k"}, 200, {}, PAGE, "no ETag"),
-        ("s3", "head_object", {"Bucket": "b", "Key": "k"}, 200, {"Content-Length": "9"}, b"", "no ETag"),
+        ("s3", "get_object", KEYED, 200, {}, PAGE, "no ETag"),
+        ("lambda", "invoke", {"FunctionName": "f"}, 200, {"Content-Type": "text/html"}, PAGE, "a web page"),
+        ("s3", "head_object", KEYED, 200, {"Content-Length": "9"}, b"", "no ETag"),
         ("s3", "put_object", {"Bucket": "b", "Key": "k", "Body": b""}, 200, {}, b"", "no ETag"),
     ],
 )
@@ -252,14 +254,15 @@ def test_no_whole_answer_is_a_failed_connection(service, operation, asked, statu
 @pytest.mark.parametrize(
     ("service", "operation", "asked", "status", "headers", "body"),
     [
-        ("s3", "head_object", {"Bucket": "b", "Key": "k"}, 200, {"ETag": "e", "Content-Length": "9"}, b""),
-        ("s3", "delete_object", {"Bucket": "b", "Key": "k"}, 204, {}, b""),
+        ("s3", "head_object", KEYED, 200, {"ETag": "e", "Content-Length": "9"}, b""),
+        ("s3", "get_object", KEYED, 200, {"ETag": "e", "Content-Type": "text/html"}, PAGE),
+        ("s3", "delete_object", KEYED, 204, {}, b""),
         ("s3", "put_object", {"Bucket": "b", "Key": "k", "Body": b""}, 200, {"ETag": "e"}, b""),
         ("scheduler", "delete_schedule", {"Name": "n"}, 200, {"Content-Length": "0"}, b""),
         ("sqs", "purge_queue", {"QueueUrl": "https://sqs/1/q"}, 200, {}, b""),
     ],
 )
-def test_an_answer_without_a_body_may_be_whole(service, operation, asked, status, headers, body):
+def test_an_answer_that_looks_odd_may_be_whole(service, operation, asked, status, headers, body):
     with answered(service, status, headers, RawResponse(body)) as client:
         assert getattr(client, operation)(**asked)["ResponseMetadata"]["HTTPStatusCode"] == status
 
