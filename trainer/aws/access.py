@@ -263,9 +263,14 @@ def _loader() -> Any:
 
 @cache
 def _parsers() -> Any:
-    """Return botocore's response parsers, with truncated responses turned into connection errors."""
+    """Return botocore's response parsers, with responses that are no whole answer of AWS turned into
+    connection errors.
+    """
     from botocore.exceptions import HTTPClientError
     from botocore.parsers import ResponseParserError, ResponseParserFactory
+
+    class NoAnswer(HTTPClientError):  # type: ignore[misc]  # botocore has no types
+        fmt = "{error}"
 
     class Parsers(ResponseParserFactory):  # type: ignore[misc]  # botocore has no types
         def create_parser(self, protocol_name: str) -> Any:
@@ -273,10 +278,12 @@ def _parsers() -> Any:
             parse = parser.parse
 
             def parse_whole(response: Any, shape: Any) -> Any:
+                if wrong := _wrong_with(response, shape):
+                    raise NoAnswer(error=wrong)
                 try:
                     return parse(response, shape)
                 except ResponseParserError as error:
-                    raise HTTPClientError(error=error) from error
+                    raise NoAnswer(error=error) from error
 
             parser.parse = parse_whole
             return parser
@@ -284,6 +291,35 @@ def _parsers() -> Any:
     parsers = Parsers()
     parsers.set_parser_defaults(timestamp_parser=moment_of)
     return parsers
+
+
+_PAGE_BEGINS = (b"<!doctype html", b"<html")
+
+
+def _wrong_with(response: Any, shape: Any) -> str:
+    """Return why a response is no whole answer of AWS, or ''. botocore takes a page of a proxy or a hotel,
+    and JSON that ends early, for an answer without members. From 500 on it tries again.
+    """
+    status, headers, body = response["status_code"], response["headers"], response["body"]
+    if status >= 500:
+        return ""
+    text = body if isinstance(body, bytes) else b""  # else a stream, which counts its own bytes
+    is_page = text[:100].lstrip().lower().startswith(_PAGE_BEGINS)
+    if not isinstance(body, bytes):  # an object that is a page has an ETag
+        is_page = headers.get("Content-Type", "").startswith("text/html") and "ETag" not in headers
+    if is_page:
+        return f"a web page came instead of AWS's answer, with status {status}"
+    declared = headers.get("Content-Length", "")
+    if text and declared.isdecimal() and len(text) < int(declared):
+        return f"the answer ends after {len(text)} of {declared} bytes"
+    if status != 200 or shape is None:
+        return ""
+    places = {name: member.serialization.get("location") for name, member in shape.members.items()}
+    if places.get("ETag") == "header" and "ETag" not in headers:
+        return "the answer is not S3's: it has no ETag"
+    if body == b"" and None in places.values():
+        return "the answer has no body"
+    return ""
 
 
 def moment_of(value: Any) -> datetime:

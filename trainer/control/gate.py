@@ -344,6 +344,8 @@ def _decision(
                 tried=job.search.num_trials if job.search.over else 1,  # its own count is its node's word
             )
             promote, reason, numbers = made.promote, made.reason, dict(made.numbers)
+    except ConnectionFailed:
+        raise
     except ConfigError as error:  # how many decisions there were is not known
         reason = str(error)
     return GateDecision(

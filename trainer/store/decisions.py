@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from trainer.aws.objects import Conflict, Objects
-from trainer.base.errors import ConfigError
+from trainer.aws.objects import Conflict, Objects, Stored
+from trainer.base.errors import ConfigError, ConnectionFailed
 from trainer.base.strict_json import Unsound
 from trainer.job.model_names import MODEL_SUFFIX
 from trainer.runs.record_json import read_value, to_json
-from trainer.store.production import PRODUCTION, RETRAINS
+from trainer.store.production import PRODUCTION, RETRAINS, production_name, production_versions
 
 FORMAT = 1
 MOST_BYTES = 64 * 1024  # of a decision
@@ -118,10 +118,9 @@ def note_by_hand(objects: Objects, name: str, reason: str, now: datetime, *, run
     """Write that a person put the production model of a GROUP/NAME there, so that the gate counts anew and
     `verify` agrees.
     """
-    there = objects.head(key=f"{PRODUCTION}{name}{MODEL_SUFFIX}")
+    there = _in_production(objects, name)
     if there is None:
         return
-    sha256 = there.checksum or there.sha256 or objects.digest(key=there.key, version_id=there.version_id)
     made = GateDecision(
         piece="",
         name=name,
@@ -132,11 +131,45 @@ def note_by_hand(objects: Objects, name: str, reason: str, now: datetime, *, run
         challenge=0,
         promote=True,
         reason=reason,
-        challenger=ModelVersion(key=there.key, version_id=there.version_id, sha256=sha256),
+        challenger=there,
         champion=None,
         numbers={},
     )
     write_decision(objects, made)
+
+
+def is_unnoted(objects: Objects, name: str) -> bool:
+    """Return whether the last decision about a production model left another one: a command put the model
+    there, and was cut off before it noted that.
+    """
+    try:
+        decision = read_decision(objects, name)
+    except ConnectionFailed:
+        raise
+    except ConfigError:  # a damaged one
+        return False
+    there = _in_production(objects, name)
+    return decision is not None and there is not None and decision.winner != there.sha256
+
+
+def unnoted_roll_back(objects: Objects, name: str) -> tuple[Stored, Stored] | None:
+    """Return what an earlier rollback replaced and restored, if it was cut off before it was noted: another
+    one would restore what that has replaced. Raises UsageError as `production_versions` does.
+    """
+    current, *older = production_versions(objects, name)
+    same = [one for one in older if one.etag == current.etag]
+    if not same or older[0] is same[0] or not is_unnoted(objects, production_name(current.key)):
+        return None
+    return older[0], same[0]
+
+
+def _in_production(objects: Objects, name: str) -> ModelVersion | None:
+    """Return the production model of a GROUP/NAME; None if there is none."""
+    there = objects.head(key=f"{PRODUCTION}{name}{MODEL_SUFFIX}")
+    if there is None:
+        return None
+    sha256 = there.checksum or there.sha256 or objects.digest(key=there.key, version_id=there.version_id)
+    return ModelVersion(key=there.key, version_id=there.version_id, sha256=sha256)
 
 
 def create_decisions(

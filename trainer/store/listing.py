@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trainer.aws.objects import Objects, Stored, given
-from trainer.base.errors import ConfigError, DataError, TrainerError, UsageError, nearest
+from trainer.base.errors import ConfigError, ConnectionFailed, DataError, TrainerError, UsageError, nearest
 from trainer.base.files import whole_file
 from trainer.base.instants import from_iso
 from trainer.base.text import some_of
@@ -155,11 +155,12 @@ def find_model(objects: Objects, name_or_key: str, *, stage: str = "") -> Model:
     newest finished run. `stage`: of this stage alone.
 
     RUN is any name that `find_run` takes. Raises UsageError if there is none, only in unfinished runs, or in
-    production under several groups.
+    production under several groups; ConnectionFailed if it may be of a run that could not be read.
     """
     if stage != "production" and (model := _of_named_run(objects, name_or_key)):
         return model
-    models = [model for model in list_models(objects).models if stage in ("", model.stage)]
+    listing = list_models(objects)
+    models = [model for model in listing.models if stage in ("", model.stage)]
     names = {name: model for model in reversed(models) for name in (model.key, model.full_name)}
     run, slash, name = name_or_key.partition("/")
     if slash and name_or_key not in names and not name_or_key.startswith("models/"):
@@ -171,6 +172,9 @@ def find_model(objects: Objects, name_or_key: str, *, stage: str = "") -> Model:
     if len(production) > 1:
         why, do = f"{', '.join(production)} are in production", f"Name one, such as {production[0]}."
         raise UsageError(f"model '{name_or_key}' is not the only one of its name", why=why, do=do)
+    for problem in () if production else listing.problems.values():
+        if isinstance(problem, ConnectionFailed):  # the model may be of that run
+            raise problem
     if finished := [model for model in named if model.stage == "production" or model.state in EXIT_CODES]:
         return max(finished, key=lambda model: (model.stage == "production", model.created_at))
     if named:

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 
 from trainer.aws.objects import Objects
-from trainer.base.errors import ConfigError, DataError
+from trainer.base.errors import ConfigError, ConnectionFailed, DataError
 from trainer.job.model_names import MODEL_SUFFIX
 from trainer.store.card import read_card
 from trainer.store.decisions import BY_HAND, GateDecision, read_decision
@@ -50,6 +50,8 @@ def verify(objects: Objects, name: str) -> Verified:
     try:
         decision = read_decision(objects, full_name)
         flaws += _of_decision(decision, sha256)
+    except ConnectionFailed:
+        raise
     except ConfigError as error:
         flaws.append(str(error))
     return Verified(

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import gc
+import re
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from io import BytesIO
+from typing import Any
 
 import botocore
 import pytest
-from botocore.awsrequest import AWSResponse
+from botocore.awsrequest import AWSResponse, HeadersDict
 from botocore.exceptions import (
     ClientError,
     EndpointConnectionError,
@@ -139,7 +143,7 @@ def test_small_bodies_are_sent_without_a_question(size, asks):
 
     def answer(request, **_):
         sent.append("Expect" in request.headers)
-        return AWSResponse(request.url, 200, {}, RawResponse(b""))
+        return AWSResponse(request.url, 200, {"ETag": "e"}, RawResponse(b""))
 
     client.meta.events.register_first("before-send.s3", answer, unique_id="size")
     try:
@@ -194,17 +198,73 @@ def test_an_endpoint_that_is_no_url_is_one_line(monkeypatch, url):
         Access(region="us-east-1").client("ssm")
 
 
-@pytest.mark.parametrize("body", [b"", b"<DescribeInstancesResp"])
-def test_a_truncated_answer_is_a_failed_connection(body):
-    client = EMBEDDED.client("ec2")
-    answer = lambda **_: AWSResponse("http://127.0.0.1:1", 200, {}, RawResponse(body))  # noqa: E731
-    client.meta.events.register("before-send.ec2", answer, unique_id="cut")
+class RawResponse(BytesIO):
+    def stream(self, **_):
+        yield self.read()
+
+
+@contextmanager
+def answered(service: str, status: int, headers: dict[str, str], raw: RawResponse) -> Iterator[Any]:
+    """Yield a client whose requests all have one response."""
+    client = EMBEDDED.client(service)
+
+    def answer(**_):
+        return AWSResponse("http://127.0.0.1:1", status, HeadersDict(headers), raw)
+
+    client.meta.events.register(f"before-send.{service}", answer, unique_id="answer")
     try:
-        with pytest.raises(HTTPClientError) as lost:
-            client.describe_instances()
+        yield client
     finally:
-        client.meta.events.unregister("before-send.ec2", unique_id="cut")
-    assert type(aws_error(lost.value, "cannot look")) is ConnectionFailed
+        client.meta.events.unregister(f"before-send.{service}", unique_id="answer")
+
+
+KEYED = {"Bucket": "b", "Key": "k"}
+PAGE = b"\n<!DOCTYPE html><html><body><h1>Hotel WiFi</h1><p>Accept<br></body></html>"
+
+
+@pytest.mark.parametrize(
+    ("service", "operation", "asked", "status", "headers", "body", "why"),
+    [
+        ("ec2", "describe_instances", {}, 200, {}, b"", "NoAnswer"),
+        ("ec2", "describe_instances", {}, 200, {}, b"<DescribeInstancesResp", "NoAnswer"),
+        ("ssm", "get_parameter", {"Name": "n"}, 200, {"Content-Length": "40"}, b'{"Para', "after 6 of 40"),
+        ("ssm", "get_parameter", {"Name": "n"}, 200, {}, b"", "no body"),
+        ("ssm", "get_parameter", {"Name": "n"}, 200, {}, PAGE, "a web page .* status 200"),
+        ("ssm", "get_parameter", {"Name": "n"}, 403, {}, PAGE, "a web page .* status 403"),
+        ("s3", "list_objects_v2", {"Bucket": "b"}, 200, {}, b"", "no body"),
+        ("s3", "list_objects_v2", {"Bucket": "b"}, 200, {}, b"<html><body></body></html>", "a web page"),
+        ("s3", "get_object", KEYED, 200, {}, PAGE, "no ETag"),
+        ("lambda", "invoke", {"FunctionName": "f"}, 200, {"Content-Type": "text/html"}, PAGE, "a web page"),
+        ("s3", "head_object", KEYED, 200, {"Content-Length": "9"}, b"", "no ETag"),
+        ("s3", "put_object", {"Bucket": "b", "Key": "k", "Body": b""}, 200, {}, b"", "no ETag"),
+    ],
+)
+def test_no_whole_answer_is_a_failed_connection(service, operation, asked, status, headers, body, why):
+    with (
+        answered(service, status, headers, RawResponse(body)) as client,
+        pytest.raises(HTTPClientError) as lost,
+    ):
+        getattr(client, operation)(**asked)
+    ours = aws_error(lost.value, "cannot look")
+    assert type(ours) is ConnectionFailed
+    assert re.search(why, ours.why)
+    assert "<" not in ours.why or operation == "describe_instances"
+
+
+@pytest.mark.parametrize(
+    ("service", "operation", "asked", "status", "headers", "body"),
+    [
+        ("s3", "head_object", KEYED, 200, {"ETag": "e", "Content-Length": "9"}, b""),
+        ("s3", "get_object", KEYED, 200, {"ETag": "e", "Content-Type": "text/html"}, PAGE),
+        ("s3", "delete_object", KEYED, 204, {}, b""),
+        ("s3", "put_object", {"Bucket": "b", "Key": "k", "Body": b""}, 200, {"ETag": "e"}, b""),
+        ("scheduler", "delete_schedule", {"Name": "n"}, 200, {"Content-Length": "0"}, b""),
+        ("sqs", "purge_queue", {"QueueUrl": "https://sqs/1/q"}, 200, {}, b""),
+    ],
+)
+def test_an_answer_that_looks_odd_may_be_whole(service, operation, asked, status, headers, body):
+    with answered(service, status, headers, RawResponse(body)) as client:
+        assert getattr(client, operation)(**asked)["ResponseMetadata"]["HTTPStatusCode"] == status
 
 
 def test_a_body_that_ends_early_is_a_failed_connection():
@@ -219,20 +279,12 @@ def test_a_body_that_tls_refuses_is_a_failed_connection(read):
         def read(self, *_):
             raise SSLError("decryption failed or bad record mac")
 
-    client = EMBEDDED.client("s3")
-    answer = lambda **_: AWSResponse("http://127.0.0.1:1", 200, {}, Garbled())  # noqa: E731
-    client.meta.events.register("before-send.s3", answer, unique_id="garble")
-    try:
-        with pytest.raises(ResponseStreamingError) as lost:
-            read(client.get_object(Bucket="b", Key="k")["Body"])
-    finally:
-        client.meta.events.unregister("before-send.s3", unique_id="garble")
+    with (
+        answered("s3", 200, {"ETag": "e"}, Garbled()) as client,
+        pytest.raises(ResponseStreamingError) as lost,
+    ):
+        read(client.get_object(Bucket="b", Key="k")["Body"])
     assert type(aws_error(lost.value, "cannot read")) is ConnectionFailed
-
-
-class RawResponse(BytesIO):
-    def stream(self, **_):
-        yield self.read()
 
 
 def test_an_embedded_aws_that_has_ended_is_said_as_such():

@@ -14,10 +14,11 @@ from tests.pieces import named
 from tests.trainer.runs.test_training_events import EPOCH, PROGRESS
 from tests.trainer.store.test_verification import decision
 from trainer.aws.objects import S3Objects
+from trainer.base.errors import ConnectionFailed
 from trainer.cli.verbs import receipts
 from trainer.runs.receipt import FORMAT
 from trainer.runs.store import receipt_key
-from trainer.store.decisions import write_decision
+from trainer.store.decisions import read_decision, write_decision
 
 pytestmark = pytest.mark.slow  # each begins with an account in which runs have been
 CLOSED_RUN, OPEN_RUN = "20261120-120000-crypto-k3v9", "20261121-120000-crypto-m4w8"
@@ -192,6 +193,27 @@ def test_a_model_is_promoted_by_hand_and_taken_back(mayfly, account):
     assert mayfly("models", "production", "--json")[1]["production"][0]["version_id"] == told["version_id"]
     code, _, err = mayfly("models", "promote", f"{OPEN_RUN}/lstm_BTC-USD_1m")
     assert code == 2 and "no model" in err
+
+
+def test_what_was_cut_off_before_its_note_ends_when_repeated(mayfly, account, monkeypatch):
+    key, name = "models/production/main/lstm_BTC-USD_1m.safetensors", "main/lstm_BTC-USD_1m"
+    account.put(key=key, body=b"another")
+    write_decision(account, decision(hashlib.sha256(b"another").hexdigest(), name=name))
+    for words in (["promote", "k3v9/lstm_BTC-USD_1m"], ["rollback", name]):
+        with monkeypatch.context() as network:
+            network.setattr("trainer.store.decisions.write_decision", cut_off)
+            assert mayfly("models", *words)[0] == 103
+        there = account.get(key=key).body
+        assert mayfly("models", *words)[0] == 0
+        assert account.get(key=key).body == there
+        assert read_decision(account, name).winner == hashlib.sha256(there).hexdigest()
+    assert there == b"another"
+    assert mayfly("models", "rollback", name)[0] == 0  # that is another one
+    assert account.get(key=key).body != there
+
+
+def cut_off(*_):
+    raise ConnectionFailed("cannot write the decision", do="Try again.")
 
 
 def test_a_production_model_is_verified_and_told_apart(mayfly, account):

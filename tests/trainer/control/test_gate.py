@@ -22,6 +22,7 @@ from tests.trainer.conftest import weights
 from tests.trainer.control.conftest import MemoryCloud
 from tests.trainer.retrains.test_decision import SUNDAY, WEEK
 from trainer.aws.place import ACCOUNT
+from trainer.base.errors import ConnectionFailed
 from trainer.base.instants import iso
 from trainer.control import gate, retrain_home
 from trainer.control.retrain import advance
@@ -297,6 +298,22 @@ def test_a_call_that_is_cut_off_anywhere_is_continued(kill_at: int) -> None:
     assert made is not None and [one.challenge for one in made] == [1]
     last = read_decision(sundays.objects, FULL)
     assert last is not None and last.challenge == 1
+
+
+def test_a_network_that_fails_puts_a_decision_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    sundays = Sundays()
+    entry = sundays.trained(SUNDAY)
+
+    def busy(*_: Any) -> None:
+        raise ConnectionFailed("cannot read the decision", why="SlowDown", do="Try again.")
+
+    with monkeypatch.context() as network:
+        network.setattr(gate, "read_decision", busy)
+        with pytest.raises(ConnectionFailed):
+            sundays.scored(entry, {"challenger": losses(0.6)})
+    assert read_decisions(sundays.objects, NAME, entry.run_id) is None
+    done = advance(sundays.home, read_entry(sundays.objects, entry_key(NAME, SUNDAY))[0])
+    assert (done.state, done.promoted) == ("done", ("BTC-USD",))
 
 
 def test_a_shadow_scores_bars_that_came_after_both_trainings() -> None:

@@ -12,7 +12,7 @@ from itertools import product
 import pytest
 
 from tests.records import created, piece
-from trainer.base.errors import ConfigError, UsageError
+from trainer.base.errors import ConfigError, ConnectionFailed, UsageError
 from trainer.runs.attempts import Attempt
 from trainer.runs.store import create_record, run_ids
 from trainer.store import listing
@@ -130,6 +130,24 @@ def test_a_name_means_the_model_of_the_newest_finished_run(account, open_run):
     with pytest.raises(UsageError, match=line):
         find_model(account, "lstm_ETH-USD_1m")
     assert find_model(account, f"{newest}/lstm_ETH-USD_1m").run_id == newest
+
+
+def test_a_run_that_cant_be_reached_hides_no_newer_model(account, monkeypatch):
+    newest, read = "20261121-120000-crypto-next", listing.models_of_run
+    closed_again(account, newest)
+
+    def models_of(objects, run_id):
+        if run_id == newest:
+            raise ConnectionFailed("cannot read its receipt", why="SlowDown", do="Try again.")
+        return read(objects, run_id)
+
+    monkeypatch.setattr(listing, "models_of_run", models_of)
+    for name in ("lstm_BTC-USD_1m", f"{newest}/lstm_BTC-USD_1m", "next/lstm_BTC-USD_1m"):
+        with pytest.raises(ConnectionFailed, match="cannot read its receipt"):
+            find_model(account, name)
+    assert find_model(account, f"{CLOSED_RUN}/lstm_BTC-USD_1m").key == KEY
+    account.put(key="models/production/main/lstm_BTC-USD_1m.safetensors", body=account.get(key=KEY).body)
+    assert find_model(account, "lstm_BTC-USD_1m").stage == "production"
 
 
 def test_experiments_expire_and_production_never(account):

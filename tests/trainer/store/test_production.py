@@ -97,6 +97,18 @@ def test_a_champion_replaced_meanwhile_is_not_overwritten(objects: Any, monkeypa
     assert [one.body for one in objects.versions(key=STABLE)] == [weights(), weights() + b" "]
 
 
+def test_a_promotion_whose_answer_is_lost_is_one(objects: Any, monkeypatch: Any) -> None:
+    model, copy = stored(objects, weights()), objects.copy
+
+    def refused(**named: Any) -> None:
+        copy(**named)
+        raise Conflict(named["key"])  # botocore repeated the call
+
+    monkeypatch.setattr(objects, "copy", refused)
+    assert promote(objects, model) and not promote(objects, model)
+    assert [one.body for one in objects.versions(key=STABLE)] == [weights()]
+
+
 def test_a_rollback_survives_a_lost_answer_not_another_writer(objects: Any, monkeypatch: Any) -> None:
     first, second = stored(objects, weights()), stored(objects, weights() + b" ")
     third = stored(objects, weights() + b"  ")

@@ -13,7 +13,7 @@ from tests.models import card_of
 from tests.trainer.conftest import weights
 from tests.trainer.control.conftest import MemoryCloud
 from tests.trainer.retrains.test_decision import SUNDAY
-from trainer.base.errors import ConfigError, UsageError
+from trainer.base.errors import ConfigError, ConnectionFailed, UsageError
 from trainer.runs.record_json import to_json
 from trainer.store.decisions import (
     GateDecision,
@@ -90,6 +90,20 @@ def test_whatever_does_not_agree_is_told(objects: Any) -> None:
     assert (verify(objects, NAME).flaws, verify(objects, NAME).origin) == ((), "by hand")
     objects.put(key=decision_key(NAME), body=b"{}")
     assert "cannot read models/production/" in verify(objects, NAME).flaws[0]
+
+
+def test_a_decision_that_can_not_be_reached_is_no_flaw(objects: Any, monkeypatch: Any) -> None:
+    put(objects, weights())
+    get = objects.get
+
+    def busy(**asked: Any) -> Any:
+        if asked["key"] == decision_key(NAME):
+            raise ConnectionFailed("cannot read the decision", why="SlowDown", do="Try again.")
+        return get(**asked)
+
+    monkeypatch.setattr(objects, "get", busy)
+    with pytest.raises(ConnectionFailed):
+        verify(objects, NAME)
 
 
 @pytest.mark.parametrize(

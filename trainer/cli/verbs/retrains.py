@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from trainer.aws.access import aws_error
+from trainer.aws.access import aws_error, meaning_of
 from trainer.aws.objects import Objects, open_objects
 from trainer.aws.place import Place
 from trainer.aws.stack import read_stack
@@ -99,7 +99,11 @@ def _run_now(arguments: argparse.Namespace, schedule: RetrainSchedule, account: 
         client, control = account.access.client("lambda"), account.outputs.control_arn
         client.invoke(FunctionName=control, InvocationType="Event", Payload=payload)
     except (BotoCoreError, ClientError) as error:
-        raise aws_error(error, "cannot call the control function") from error
+        failed = aws_error(error, "cannot call the control function")
+        if meaning_of(error).step(exception=True) == "replay":  # only the answer may be lost
+            history = f"mayfly retrains history {schedule.name}"
+            failed.do = f"It may have been called: see {history} before you call it again. {failed.do}"
+        raise failed from error
     run_id = run_id_of(schedule.name, now)
     if arguments.json:
         say_json({"run_id": run_id, "scheduled_at": iso(now)})

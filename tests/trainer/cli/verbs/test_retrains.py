@@ -1,12 +1,15 @@
-"""The times of a retrain, as they are listed."""
+"""The times of a retrain as they are listed, and a call of control that fails."""
 
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from types import SimpleNamespace
 
 import pytest
+from botocore.exceptions import ClientError, ReadTimeoutError
 
-from trainer.cli.verbs.retrains import _row, _times, history_table
+from trainer.base.errors import ConfigError
+from trainer.cli.verbs.retrains import _row, _run_now, _times, history_table
 from trainer.cli.views.drawing import drawn
 from trainer.retrains.entries import ScheduledRun
 from trainer.retrains.schedule import read_schedules
@@ -21,6 +24,28 @@ def test_a_time_in_utc_is_told_once(zone, times):
         assert line.count(":00") == times and line.count("UTC") == 1
     row = _row(schedule, None, None)
     assert (row["UTC"] == "-") == (zone == "UTC") and row["next"].endswith(f" 03:00 {zone}")
+
+
+@pytest.mark.parametrize(
+    ("raised", "called"),
+    [
+        (ReadTimeoutError(endpoint_url="https://lambda"), True),
+        (ClientError({"Error": {"Code": "TooManyRequestsException"}}, "Invoke"), False),
+        (ClientError({"Error": {"Code": "AccessDeniedException"}}, "Invoke"), False),
+    ],
+)
+def test_a_call_whose_answer_is_lost_may_have_been_made(raised, called):
+    """A second call begins a second run, at another time."""
+
+    def invoke(**_):
+        raise raised
+
+    access = SimpleNamespace(client=lambda _: SimpleNamespace(invoke=invoke))
+    account = SimpleNamespace(access=access, outputs=SimpleNamespace(control_arn="arn"))
+    (schedule,) = read_schedules([SUNDAYS])
+    with pytest.raises(ConfigError, match="cannot call the control function") as failed:
+        _run_now(SimpleNamespace(json=False), schedule, account)
+    assert ("mayfly retrains history weekly before you call it again" in failed.value.do) == called
 
 
 def test_the_history_keeps_run_ids_whole_on_80_columns():
