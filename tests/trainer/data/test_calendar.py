@@ -41,6 +41,10 @@ def test_coins_trade_on_saturdays() -> None:
     assert infer_calendar(minutes("2024-01-01", 8 * 1440), "1m") == "24x7"
 
 
+def test_coins_may_begin_late_on_a_saturday() -> None:
+    assert infer_calendar(minutes("2024-01-06 20:00", 8 * 1440), "1m") == "24x7"
+
+
 def test_coins_with_large_holes_are_still_coins() -> None:
     series = minutes("2024-01-01", 40 * 1440)
     assert infer_calendar(np.concatenate([series[: 8 * 1440], series[35 * 1440 :]]), "1m") == "24x7"

@@ -106,6 +106,13 @@ def test_a_card_that_claims_other_scores_changes_none(run: ScoreRun) -> None:
     assert run.scored() == honest
 
 
+@pytest.mark.parametrize("embargo", [None, "12", -3])
+def test_an_embargo_that_is_none_leaves_all_windows(run: ScoreRun, embargo: object) -> None:
+    honest, (series,) = run.scored(), read_card(run.planted.file).series
+    run.challenger(series=[replace(series, splits={**series.splits, "embargo": embargo})])
+    assert run.scored() == honest
+
+
 def test_a_champion_is_scored_on_the_challengers_windows(run: ScoreRun) -> None:
     alone = run.scored().challenger
     run.champion()

@@ -21,6 +21,7 @@ from trainer.job.job import Job
 from trainer.job.reading import job_from
 from trainer.store.card_reading import MOST_INPUTS
 from trainer.store.weights import save
+from trainer.targets.environment_steps import Steps, class_of
 from trainer.train.agents.episodes import EpisodeReader
 from trainer.train.agents.lanes import HereLanes, LanePlace, Processes
 from trainer.train.evaluate.scores import outputs_by_span, score_series
@@ -310,6 +311,17 @@ def test_a_process_that_dies_or_fails_is_one_line(file: Path) -> None:
     with pytest.raises(TrainingFailed, match="a process that steps Long has ended"):
         for _ in range(2):
             lanes.step(np.zeros(2, dtype=np.int64), np.ones(2, dtype=bool))
+
+
+def test_an_episode_ends_after_as_many_steps_as_bars(file: Path) -> None:
+    class Endless(class_of(job_in(file).target)):  # type: ignore[misc]
+        def step(self, action):
+            return self.seen(), 0.0, False, False, {"time": 0}
+
+    steps = Steps(job_in(file).target, candles_of().rows(0, 20))  # type: ignore[arg-type]
+    steps.env.__class__ = Endless
+    steps.reset(0)
+    assert [steps.step(0).truncated for _ in range(20)] == [*[False] * 19, True]
 
 
 def test_a_span_is_scored_by_one_episode_over_its_own_bars(file: Path) -> None:
