@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ KINDS = pytest.mark.parametrize(
         Position(),
         Position(short=False, levels=4, limit=0.5),
         Position(actions="continuous"),
-        Position(actions="continuous", short=False, fee=0.002, spread=0.001),
+        Position(actions="continuous", short=False, limit=0.5, fee=0.002, spread=0.001),
     ],
     ids=["discrete", "long", "continuous", "continuous-long"],
 )
@@ -79,6 +80,20 @@ def test_an_account_of_any_length_equals_one_by_hand(bars):
     forecast = target.forecast(random.normal(size=(bars, target.outputs)), {})
     made = account(target, forecast, labels)
     np.testing.assert_allclose(made.growth, by_hand(target, forecast, labels), rtol=0, atol=1e-12)
+
+
+def test_half_the_spread_is_paid() -> None:
+    assert Position(fee=0.001, slippage=0.0005, spread=0.002).cost == pytest.approx(0.0025)
+
+
+def test_the_average_is_of_the_bars_so_far_at_most(make_candles) -> None:
+    target, bars = Position(average_bars=4, short=False), np.arange(6)
+    candles = make_candles(8, close=[1.0, 2.0, 1.6, 1.2, 4.0, 2.1, 2.0, 2.0])
+    rows = SimpleNamespace(candles=candles, scored=bars)
+    average = target.baselines(rows)["average"]  # type: ignore[arg-type]
+    means = [candles.close[max(0, bar - 3) : bar + 1].mean() for bar in bars]
+    assert average[:, 0].tolist() == (candles.close[bars] > means).astype(float).tolist()
+    assert average[:, 0].tolist() == [0, 1, 1, 0, 1, 0]
 
 
 def test_ruin_starts_anew_and_costs_no_closing():
