@@ -82,6 +82,31 @@ def test_an_account_of_any_length_equals_one_by_hand(bars):
     np.testing.assert_allclose(made.growth, by_hand(target, forecast, labels), rtol=0, atol=1e-12)
 
 
+@KINDS
+def test_the_regret_is_what_the_best_position_gains_more(target) -> None:
+    outputs = torch.randn(6, target.outputs, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    returns, held = [0.02, -0.01, 0.0, 0.001, -0.03, 0.004], torch.tensor(target.positions)
+
+    def gain(have: float, take: float, log_return: float) -> float:
+        return math.log1p(-target.cost * abs(take - have)) + math.log1p(take * math.expm1(log_return))
+
+    wanted = []
+    for row, log_return in zip(outputs, returns, strict=True):
+        missed = []
+        for place, have in enumerate(target.positions):
+            gains = [gain(have, take, log_return) for take in target.positions]
+            if target.is_continuous:
+                mean, _ = mean_and_log_deviation(target, row, held[place].double())
+                made = gain(have, float(mean), log_return)
+            else:
+                chances = log_chances(target, row, torch.tensor(place)).exp().tolist()
+                made = math.fsum(chance * each for chance, each in zip(chances, gains, strict=True))
+            missed.append(max(0.0, max(gains) - made))
+        wanted.append(BASIS * math.fsum(missed) / len(missed))
+    labels = torch.tensor([[one, 0.0, 60.0] for one in returns], dtype=torch.float64)
+    assert target.loss(outputs, labels).tolist() == pytest.approx(wanted)
+
+
 def test_half_the_spread_is_paid() -> None:
     assert Position(fee=0.001, slippage=0.0005, spread=0.002).cost == pytest.approx(0.0025)
 
