@@ -249,8 +249,7 @@ def _refuse_late_start(candles: Candles, start: StartModel | None, folds: Sequen
         return
     until = nanoseconds_of(start.until, key=f"{start.key}_until")
     for spans in folds:
-        held_out = [spans.validation, *([spans.test] if len(spans.after) else [])]
-        first = min((span.start for span in held_out if len(span)), default=None)
+        first = min((span.start for span in (spans.validation, spans.test) if len(span)), default=None)
         begins = until if first is None else int(candles.timestamp[first])
         if until > begins:
             do = "Give this job later bars, or an older model. data.validation_days and data.test_days keep"

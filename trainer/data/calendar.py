@@ -34,8 +34,8 @@ _SMALLEST_SESSION = 0.2
 
 
 def infer_calendar(timestamps: np.ndarray, timeframe: str) -> str:
-    """Return the calendar of a series: events by its timeframe, 24x7 if it has bars on Saturdays (UTC), else
-    sessions.
+    """Return the calendar of a series: events by its timeframe, 24x7 if bars fill half of any Saturday (UTC),
+    else sessions.
 
     A series too short to include a whole Saturday counts as 24x7, the strictest, if bars fill more than half
     of its span.

@@ -110,9 +110,11 @@ def test_a_short_series_does_not_shorten_the_panels_horizon():
 
 def test_series_that_make_no_panel_are_refused(planned):
     panel = series((), (), ())
-    shifted = replace(panel["S02"], timestamp=panel["S02"].timestamp + DAY // 2)
+    shifted = replace(panel["S02"], timestamp=panel["S02"].timestamp - DAY // 2)
     with pytest.raises(
-        DataError, match=r"S02 has no date in common with another series \(it has 200 bars from 2020-01-01T12"
+        DataError,
+        match=r"S02 has no date in common with another series \(it has 200 bars from 2019-12-31T12.*"
+        "; others share dates from 2020-01-01T00:00:00Z to ",
     ):
         plan_panel({**panel, "S02": shifted}, JOB)
     with pytest.raises(DataError, match="the panel has one series, S00"):

@@ -118,8 +118,10 @@ def test_prices_that_never_move_leave_only_ties(make_candles) -> None:
 
 
 def test_one_class_only_is_refused(make_candles) -> None:
-    with pytest.raises(DataError, match="one class only.*every close rises over 2 bars"):
-        plan_symbol(make_candles(500, close=np.arange(1.0, 501.0)), JOB, warmup=10)
+    rising = np.arange(1.0, 501.0)
+    for close, moves in ((rising, "rises"), (rising[::-1], "falls")):
+        with pytest.raises(DataError, match=f"one class only.*every close {moves} over 2 bars"):
+            plan_symbol(make_candles(500, close=close), JOB, warmup=10)
 
 
 def test_a_year_of_daily_bars_is_enough_for_daily_features(make_candles) -> None:

@@ -41,6 +41,18 @@ def test_coins_trade_on_saturdays() -> None:
     assert infer_calendar(minutes("2024-01-01", 8 * 1440), "1m") == "24x7"
 
 
+def test_coins_may_begin_late_on_a_saturday() -> None:
+    assert infer_calendar(minutes("2024-01-06 20:00", 8 * 1440), "1m") == "24x7"
+
+
+@pytest.mark.parametrize(("hours", "calendar"), [(11, "sessions"), (13, "24x7")])
+def test_half_a_saturday_makes_a_coin(hours: int, calendar: str) -> None:
+    """Brokers quote for some hours of a Saturday."""
+    week = sessions("2024-01-01", 15, zone="UTC", opens="00:00", count=1440)
+    series = np.sort(np.concatenate([week, minutes("2024-01-06", hours * 60)]))
+    assert infer_calendar(series, "1m") == calendar
+
+
 def test_coins_with_large_holes_are_still_coins() -> None:
     series = minutes("2024-01-01", 40 * 1440)
     assert infer_calendar(np.concatenate([series[: 8 * 1440], series[35 * 1440 :]]), "1m") == "24x7"

@@ -123,6 +123,12 @@ def test_a_sessions_clock_follows_the_exchange_and_not_utc() -> None:
     assert np.bincount(clock // DAY).tolist() == [480, 510, 390]
 
 
+def test_a_bar_on_a_weekend_belongs_to_fridays_session() -> None:
+    series = bars("2024-03-08 9:30-16:00", "2024-03-09 22:00-22:01", "2024-03-11 9:30-16:00")
+    clock = session_clock(series, "1m", "XNYS")
+    assert (np.diff(clock) > 0).all() and np.bincount(clock // DAY).tolist() == [391, 390]
+
+
 def test_bars_outside_the_exchanges_hours_are_refused(make_candles) -> None:
     local = bars(*THANKSGIVING, zone="UTC")  # New York's times, written as if they were UTC
     with pytest.raises(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pandas
@@ -49,6 +50,12 @@ def test_a_shape_is_read_or_refused_as_documented(shape: Shape, tmp_path: Path) 
     told = (*shape.notes, *shape.guesses)
     assert len(folder.notes) == len(told), folder.notes
     assert all(part in line for part, line in zip(told, folder.notes, strict=True)), folder.notes
+
+
+def test_text_may_stand_above_a_header_of_three_lines(tmp_path: Path) -> None:
+    (shape,) = (one for one in SHAPES if "three lines" in one.title)
+    files = {name: f"written by a script\n{content!s}" for name, content in shape.files.items()}
+    test_a_shape_is_read_or_refused_as_documented(replace(shape, files=files), tmp_path)
 
 
 NESTED = [shape for shape in SHAPES if any("/" in name for name in shape.files) and not shape.error]

@@ -18,6 +18,15 @@ def test_inputs_are_the_features_then_the_columns() -> None:
     assert alone.inputs == ("funding_rate", "open_interest") and alone.warmup == 0
 
 
+def test_spans_in_days_are_shares_of_the_bars() -> None:
+    days = {"validation_days": 5, "test_days": 10}
+    assert DataSettings(timeframe="1h", **days).shares_of(960) == (0.125, 0.25)
+    assert DataSettings(timeframe="1w", **days).shares_of(40) == (0.125, 0.25), "a bar a day at most"
+    assert DataSettings(timeframe="1h", **days).shares_of(100) == (1, 1)
+    usual = DataSettings().validation_fraction, DataSettings().test_fraction
+    assert DataSettings(timeframe="tick100", **days).shares_of(960) == usual
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

@@ -109,6 +109,12 @@ def test_all_symbols_are_compared_only_if_both_have_them() -> None:
             compare_sides([side("one", card("AAA"), card("BBB")), side("two", *others)])
 
 
+def test_a_model_without_losses_is_left_out() -> None:
+    first, other = (side(name, card("AAA"), card("BBB", losses={})) for name in ("one", "two"))
+    _, rows = compare_sides([first, other])
+    assert [row.symbol for row in rows] == ["AAA"]
+
+
 def test_seeds_are_averaged() -> None:
     seeds = [card("AAA", better=by, seed=number) for number, by in enumerate((0.006, 0.002))]
     _, (row,) = compare_sides([side("one", card("AAA")), side("seeds", *seeds)])

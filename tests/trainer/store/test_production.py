@@ -109,6 +109,18 @@ def test_a_promotion_whose_answer_is_lost_is_one(objects: Any, monkeypatch: Any)
     assert [one.body for one in objects.versions(key=STABLE)] == [weights()]
 
 
+def test_a_rollback_restores_the_version_that_is_named(objects: Objects) -> None:
+    bodies = [weights() + b" " * number for number in range(3)]
+    assert all(promote(objects, stored(objects, body)) for body in bodies)
+    *_, first = production_versions(objects, "lstm_BTC-USD_1m")
+    with pytest.raises(UsageError, match="no older version v9"):
+        roll_back(objects, "lstm_BTC-USD_1m", version_id="v9")
+    roll_back(objects, "lstm_BTC-USD_1m", version_id=first.version_id)
+    assert production_versions(objects, "lstm_BTC-USD_1m")[0].body == bodies[0]
+    roll_back(objects, "lstm_BTC-USD_1m")
+    assert production_versions(objects, "lstm_BTC-USD_1m")[0].body == bodies[2], "the newest of other bytes"
+
+
 def test_a_rollback_survives_a_lost_answer_not_another_writer(objects: Any, monkeypatch: Any) -> None:
     first, second = stored(objects, weights()), stored(objects, weights() + b" ")
     third = stored(objects, weights() + b"  ")

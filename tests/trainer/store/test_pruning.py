@@ -95,10 +95,12 @@ def test_a_retrains_permanent_copy_is_deleted_by_the_same_rule(bucket: Bucket) -
     key = bucket.run("old", body, days_ago=90)
     copy = f"models/retrains/weekly/{key.split('/')[3]}/lstm_BTC-USD_1m.safetensors"
     bucket.write(copy, body, days_ago=90)
+    decisions = f"{copy.rpartition('/')[0]}/decisions.json"
+    bucket.write(decisions, b"{}", days_ago=90)
     stray = "models/retrains/weekly/20260101-000000-of-nothing-abcd/lstm_BTC-USD_1m.safetensors"
     bucket.write(stray, bucket.model(), days_ago=90)  # no receipt says that its run has ended
     kept = bucket.run("z", bucket.model(), days_ago=1)
-    assert bucket.left() == sorted([stray, kept])
+    assert bucket.left() == sorted([stray, kept]) and decisions in bucket.objects.stored
 
 
 def test_models_that_wait_for_their_decision_stay(bucket: Bucket) -> None:

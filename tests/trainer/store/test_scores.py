@@ -58,6 +58,12 @@ def test_what_was_asked_is_read() -> None:
     assert read(failed)["ETH-USD"].reason == "no bar" and read(failed)["ETH-USD"].challenger is None
 
 
+def test_a_score_that_is_undefined_is_read_as_none() -> None:
+    document = sound()
+    document["pieces"][1]["models"][0]["losses"]["sums"]["brier"]["base_rate"] = None
+    assert read(document)["ETH-USD"].challenger.sums["brier"] == {"model": [0.6, 0.6], "base_rate": None}
+
+
 Change = Callable[[dict[str, Any]], Any]
 
 

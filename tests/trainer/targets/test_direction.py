@@ -142,6 +142,7 @@ def test_a_temperature_makes_probabilities_honest():
         assert temperature(stacked, labels) == pytest.approx(factor, rel=0.04)
     assert temperature(np.stack([np.zeros(20_000), -logits], axis=1), labels) == 8.0, "never turned round"
     assert temperature(np.zeros((9, 2)), np.ones(9, dtype=np.int64)) == 1.0
+    assert temperature(stacked * 1e4, labels) == 8.0, "of logits whose powers are no numbers"
     outputs, truth = 4 * logits[:, None], labels[:, None].astype(float)
     fitted = TARGET.calibrate(outputs, truth, {"kept": 1.0})
     before, after = (TARGET.scores(TARGET.forecast(outputs, one), truth) for one in ({}, fitted))

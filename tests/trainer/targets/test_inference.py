@@ -18,6 +18,11 @@ def test_students_t_is_scipys(freedom):
         assert t_quantile(share, freedom) == pytest.approx(stats.t.ppf(share, freedom), rel=1e-9, abs=1e-9)
 
 
+def test_a_mean_far_beyond_its_error_has_no_chance_left():
+    """The square of its t is no finite number."""
+    assert (t_tail(1e200, 9), t_tail(-1e200, 9)) == (0, 1)
+
+
 def test_the_error_is_that_of_the_slowest_cosines():
     """Computed again by numpy, from the definition in Lazarus, Lewis, Stock and Watson (2018), section 3."""
     random = np.random.default_rng(0)

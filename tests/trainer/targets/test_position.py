@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ KINDS = pytest.mark.parametrize(
         Position(),
         Position(short=False, levels=4, limit=0.5),
         Position(actions="continuous"),
-        Position(actions="continuous", short=False, fee=0.002, spread=0.001),
+        Position(actions="continuous", short=False, limit=0.5, fee=0.002, spread=0.001),
     ],
     ids=["discrete", "long", "continuous", "continuous-long"],
 )
@@ -79,6 +80,45 @@ def test_an_account_of_any_length_equals_one_by_hand(bars):
     forecast = target.forecast(random.normal(size=(bars, target.outputs)), {})
     made = account(target, forecast, labels)
     np.testing.assert_allclose(made.growth, by_hand(target, forecast, labels), rtol=0, atol=1e-12)
+
+
+@KINDS
+def test_the_regret_is_what_the_best_position_gains_more(target) -> None:
+    outputs = torch.randn(6, target.outputs, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    returns, held = [0.02, -0.01, 0.0, 0.001, -0.03, 0.004], torch.tensor(target.positions)
+
+    def gain(have: float, take: float, log_return: float) -> float:
+        return math.log1p(-target.cost * abs(take - have)) + math.log1p(take * math.expm1(log_return))
+
+    wanted = []
+    for row, log_return in zip(outputs, returns, strict=True):
+        missed = []
+        for place, have in enumerate(target.positions):
+            gains = [gain(have, take, log_return) for take in target.positions]
+            if target.is_continuous:
+                mean, _ = mean_and_log_deviation(target, row, held[place].double())
+                made = gain(have, float(mean), log_return)
+            else:
+                chances = log_chances(target, row, torch.tensor(place)).exp().tolist()
+                made = math.fsum(chance * each for chance, each in zip(chances, gains, strict=True))
+            missed.append(max(0.0, max(gains) - made))
+        wanted.append(BASIS * math.fsum(missed) / len(missed))
+    labels = torch.tensor([[one, 0.0, 60.0] for one in returns], dtype=torch.float64)
+    assert target.loss(outputs, labels).tolist() == pytest.approx(wanted)
+
+
+def test_half_the_spread_is_paid() -> None:
+    assert Position(fee=0.001, slippage=0.0005, spread=0.002).cost == pytest.approx(0.0025)
+
+
+def test_the_average_is_of_the_bars_so_far_at_most(make_candles) -> None:
+    target, bars = Position(average_bars=4, short=False), np.arange(6)
+    candles = make_candles(8, close=[1.0, 2.0, 1.6, 1.2, 4.0, 2.1, 2.0, 2.0])
+    rows = SimpleNamespace(candles=candles, scored=bars)
+    average = target.baselines(rows)["average"]  # type: ignore[arg-type]
+    means = [candles.close[max(0, bar - 3) : bar + 1].mean() for bar in bars]
+    assert average[:, 0].tolist() == (candles.close[bars] > means).astype(float).tolist()
+    assert average[:, 0].tolist() == [0, 1, 1, 0, 1, 0]
 
 
 def test_ruin_starts_anew_and_costs_no_closing():

@@ -102,9 +102,10 @@ def test_a_mean_log_is_mapped_back_without_bias():
 
 def test_errors_beyond_measure_have_a_bounded_smearing_factor():
     fitted = {"label_mean": 0.0, "label_std": 1.0}
-    for miss in (-1e4, 1e4):
-        found = TARGET.calibrate(np.full((5, 1), miss), np.zeros((5, 1)), fitted)["smearing"]
-        assert np.isfinite(found) and found > 0
+    low, high = (
+        TARGET.calibrate(np.full((5, 1), miss), np.zeros((5, 1)), fitted)["smearing"] for miss in (1e4, -1e4)
+    )
+    assert 0 < low < 1 < high < np.inf
     assert TARGET.calibrate(np.empty((0, 1)), np.empty((0, 1)), fitted)["smearing"] == 1
 
 
@@ -117,6 +118,11 @@ def test_baselines_are_mapped_back_by_their_errors_in_training(make_candles):
         candles=candles, clock=clock, labels_TK=found.values_TK, train=known[:500], scored=known[:500],
         fitted=TARGET.fit(found.values_TK[known[:500]]), features=lambda bars: np.zeros((len(bars), 1)),
     )  # fmt: skip
-    labels = rows.labels(rows.train)[:, 0]
-    for name, forecast in TARGET.baselines(rows).items():
+    labels, made = rows.labels(rows.train)[:, 0], TARGET.baselines(rows)
+    for name, forecast in made.items():
         assert np.exp(2 * (labels - forecast[:, 1])).mean() == pytest.approx(1), name
+    # 41 sessions of training: enough for the terms of a session and a week, not of a month.
+    past = [past_log_volatility(candles.close, clock, term)[known[:500]] for term in (1, 5)]
+    table = np.stack([*past, np.ones(500)], axis=1)
+    har = table @ np.linalg.lstsq(table, labels, rcond=None)[0]
+    np.testing.assert_allclose(made["har"][:, 0], har, rtol=1e-9)

@@ -56,17 +56,23 @@ class ScoreRun:
         save(path, load_tensors(self.planted.file), replace(read_card(self.planted.file), **card))
         self.models[0] = self._model("challenger", path)
 
-    def scored(self, since: int = 0) -> ScoredPiece:
+    def main(self, since: int = 0) -> tuple[int, Asked]:
+        """Run the command; return its exit code and what was asked."""
         piece = AskedPiece(piece=self.planted.piece.title, since=since, models=tuple(self.models))
         asked = Asked(pieces=(piece,), until=UNTIL)
         (self.given / "job.json").write_text(json.dumps(self.planted.job.to_dict()))
         (self.given / "asked.json").write_text(json.dumps(asked.to_json()))
         folders = {"data": self.planted.data, "out": self.out, "events": self.folder, "given": self.given}
         words = [word for name, path in folders.items() for word in (f"--{name}", str(path))]
-        assert main(words) == 0
+        return main(words), asked
+
+    def scored(self, since: int = 0) -> ScoredPiece:
+        code, asked = self.main(since)
+        assert code == 0
         assert [path.name for path in self.out.iterdir()] == ["scores.json"]
         proper = self.planted.job.target.proper
-        return read_scores((self.out / "scores.json").read_bytes(), asked, proper=proper)[piece.piece]
+        read = read_scores((self.out / "scores.json").read_bytes(), asked, proper=proper)
+        return read[self.planted.piece.title]
 
 
 @pytest.fixture
@@ -100,6 +106,13 @@ def test_a_card_that_claims_other_scores_changes_none(run: ScoreRun) -> None:
     assert run.scored() == honest
 
 
+@pytest.mark.parametrize("embargo", [None, "12", -3])
+def test_an_embargo_that_is_none_leaves_all_windows(run: ScoreRun, embargo: object) -> None:
+    honest, (series,) = run.scored(), read_card(run.planted.file).series
+    run.challenger(series=[replace(series, splits={**series.splits, "embargo": embargo})])
+    assert run.scored() == honest
+
+
 def test_a_champion_is_scored_on_the_challengers_windows(run: ScoreRun) -> None:
     alone = run.scored().challenger
     run.champion()
@@ -124,6 +137,13 @@ def test_a_model_that_cannot_be_compared_is_refused(run: ScoreRun) -> None:
     run.champion()
     (run.given / run.models[1].path).write_bytes(b"swapped")
     assert "another file than asked" in run.scored().reason
+
+
+def test_candles_that_cannot_be_read_are_an_event(run: ScoreRun, tmp_path: Path) -> None:
+    run.planted = replace(run.planted, data=tmp_path / "gone")
+    assert run.main()[0] == 100 and not list(run.out.iterdir())
+    (event,) = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
+    assert (event["event"], event["code"]) == ("error", 100) and "gone" in str(event)
 
 
 def test_a_refits_held_out_twin_is_scored(run: ScoreRun) -> None:

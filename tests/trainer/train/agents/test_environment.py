@@ -101,6 +101,8 @@ def test_episodes_stay_in_the_span_and_are_truncated():
     again = env.place
     env.reset(seed=7)
     assert env.place == again, "the seed decides"
+    env = environment_of(data, JOB, episode=len(data.bars("train")) - 1)
+    assert {env.reset(seed=seed)[1]["time"] for seed in range(20)} == {*env.market.times[:2]}
     last = data.candles.timestamp[data.bars("train")[-1]]
     assert env.market.times[-1] == last < data.candles.timestamp[data.spans.validation.start]
 

@@ -21,6 +21,7 @@ from trainer.job.job import Job
 from trainer.job.reading import job_from
 from trainer.store.card_reading import MOST_INPUTS
 from trainer.store.weights import save
+from trainer.targets.environment_steps import Steps, class_of
 from trainer.train.agents.episodes import EpisodeReader
 from trainer.train.agents.lanes import HereLanes, LanePlace, Processes
 from trainer.train.evaluate.scores import outputs_by_span, score_series
@@ -312,10 +313,21 @@ def test_a_process_that_dies_or_fails_is_one_line(file: Path) -> None:
             lanes.step(np.zeros(2, dtype=np.int64), np.ones(2, dtype=bool))
 
 
+def test_an_episode_ends_after_as_many_steps_as_bars(file: Path) -> None:
+    class Endless(class_of(job_in(file).target)):  # type: ignore[misc]
+        def step(self, action):
+            return self.seen(), 0.0, False, False, {"time": 0}
+
+    steps = Steps(job_in(file).target, candles_of().rows(0, 20))  # type: ignore[arg-type]
+    steps.env.__class__ = Endless
+    steps.reset(0)
+    assert [steps.step(0).truncated for _ in range(20)] == [*[False] * 19, True]
+
+
 def test_a_span_is_scored_by_one_episode_over_its_own_bars(file: Path) -> None:
     job = job_in(file, noise=0.0)
     candles, bars = candles_of(), np.arange(100, 180)
-    model = new_model(member_of(0), job)
+    model = new_model(member_of(3), job)  # which goes in and out; untrained ones of other seeds stay flat
     made = EpisodeReader(job.target, candles).outputs(model, bars)  # type: ignore[arg-type]
     moved = replace(candles, close=candles.close * np.where(np.arange(300) < 183, 1, 2.0))
     moved = replace(moved, close=moved.close * np.where(np.arange(300) < 100, 3.0, 1))
@@ -329,7 +341,7 @@ def test_a_span_is_scored_by_one_episode_over_its_own_bars(file: Path) -> None:
         position = float(model(seen[None, None])[0, :2].argmax())
         expected[place] = position * (closes[bar + 1] - closes[bar]) - abs(position - held)
         held = position
-    assert made.shape == (80, 1)
+    assert made.shape == (80, 1) and np.count_nonzero(expected) > 40
     np.testing.assert_allclose(made[:, 0], expected, rtol=0, atol=1e-4)
     assert job.target.loss_of_span(made, np.zeros((80, 1))) == -made.mean()
 

@@ -12,7 +12,7 @@ from tests.jobs import job_of
 from trainer.data.read.candles import Candles
 from trainer.data.synthetic import synthetic_candles
 from trainer.targets.inference import estimate, num_cosines, t_quantile
-from trainer.targets.scoring import day_cells
+from trainer.targets.scoring import begins_of, day_cells
 from trainer.train.evaluate.evaluation import evaluate, interval
 from trainer.train.inputs.rows import SymbolData, prepare
 
@@ -58,6 +58,9 @@ def test_a_cell_is_a_day_or_a_longer_horizon(step, horizon, cells, length) -> No
     candles = SimpleNamespace(timestamp=bars * step)
     of_bar, told = day_cells(SimpleNamespace(candles=candles, scored=bars), horizon)
     assert (len(np.unique(of_bar)), told) == (cells, length)
+    parts = [candles.timestamp[:2001], candles.timestamp[2001:2003], candles.timestamp[2003:]]
+    days = candles.timestamp // DAY
+    assert begins_of(part // DAY for part in parts).tolist() == np.unique(days, return_index=True)[1].tolist()
 
 
 def test_single_bars_give_the_textbook_interval() -> None:

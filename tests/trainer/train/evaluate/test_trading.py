@@ -91,6 +91,8 @@ def test_several_series_share_the_money():
 
 
 def test_scores_are_sums_with_interval_and_return_shape():
+    from scipy import stats  # late: each worker of pytest imports this file
+
     random = np.random.default_rng(0)
     close = 100 * np.exp(np.cumsum(random.normal(0, 0.01, 402)))
     target = TARGETS["direction"](horizon=1)
@@ -99,8 +101,11 @@ def test_scores_are_sums_with_interval_and_return_shape():
     net = bars.net
     found = read_traded({"test": {"trading": told}})
     assert found.net == pytest.approx(net.sum()) == pytest.approx(sum(by_cell["net"]))
-    assert found.low < found.net < found.high and found.beyond_low < found.net - found.hold
+    assert found.low < found.net < found.high
+    assert found.beyond_low < found.net - found.hold < found.beyond_high
     assert found.sharpe == pytest.approx(net.mean() / net.std())
+    shape = stats.skew(net), stats.kurtosis(net, fisher=False)
+    assert (found.skew, found.kurtosis) == pytest.approx(shape) and found.skew and found.kurtosis != 3
     assert found.gross - COST * found.turnover == pytest.approx(found.net)
     assert by_cell["begins"] == sorted(set(by_cell["begins"])) and len(by_cell["net"]) == 400
     textbook = 1.96 * net.std() * np.sqrt(400)

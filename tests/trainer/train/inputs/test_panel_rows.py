@@ -153,7 +153,10 @@ def test_each_scaler_scales_as_documented(panel):
 def test_inputs_that_all_series_share_are_not_ranked(panel):
     """Their ranks would all be 0."""
     fear = "fear_greed lag 1d"
-    features = ("log_return_1", "log_seconds_since_last_bar", "new_york_time_sin", "turn_of_month")
+    features = (
+        *("log_return_1", "bar_range", "log_seconds_since_last_bar"),
+        *("new_york_time_sin", "turn_of_month"),
+    )
     job = job_with("rank", features=features, columns=[fear, "funding"])
     random = np.random.default_rng(0)
     by_date = {
@@ -170,7 +173,8 @@ def test_inputs_that_all_series_share_are_not_ranked(panel):
         for one in panel
     ]
     data = prepared(sides, job)
-    inputs, ranked = job.data.inputs, {"log_return_1", "log_seconds_since_last_bar", "funding"}
+    inputs = job.data.inputs
+    ranked = {"log_return_1", "bar_range", "log_seconds_since_last_bar", "funding"}
     for column, name in enumerate(inputs[1:], 1):
         is_pooled = bool(data.scalers[0][0][column] != 0) or bool(data.scalers[0][1][column] != 1)
         assert is_pooled == (name not in ranked), name
