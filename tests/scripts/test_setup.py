@@ -3,7 +3,10 @@
 import importlib.util
 import json
 import re
+import shutil
+import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +25,41 @@ def load(name):
 
 
 setup, lock_torch = load("setup"), load("lock_torch")
+
+
+def set_up(folder, **pythons):
+    """Run scripts/setup where PATH has these Pythons alone; their values are their versions."""
+    (folder / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "setup", folder / "scripts")
+    (folder / "scripts" / "setup.py").write_text("import sys; print(sys.argv[0])")
+    (folder / "bin").mkdir()
+    for tool in ("bash", "dirname", "env"):
+        (folder / "bin" / tool).symlink_to(shutil.which(tool))
+    for name, version in pythons.items():
+        asked = f"import sys; sys.version_info = {version}; exec(sys.argv[1])"
+        run = f'[ "$1" != -c ] || exec {sys.executable} -c "{asked}" "$2"; exec {sys.executable} "$@"'
+        (script := folder / "bin" / name.replace("_", ".")).write_text(f"#!{shutil.which('sh')}\n{run}\n")
+        script.chmod(0o755)
+    variables = {"PATH": str(folder / "bin")}
+    return subprocess.run(
+        [str(folder / "scripts" / "setup")], env=variables, capture_output=True, text=True, check=False
+    )
+
+
+def test_setup_finds_every_supported_python_by_its_name(tmp_path):
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    minors = [int(match[1]) for one in about if (match := re.search(r"Python :: 3\.(\d+)$", one))]
+    assert minors == [11, 12, 13, 14]
+    for minor in minors:
+        (folder := tmp_path / str(minor)).mkdir()
+        done = set_up(folder, **{f"python3_{minor}": (3, minor, 0)})
+        assert done.stdout == "scripts/setup.py\n", done.stderr
+
+
+def test_setup_refuses_a_python_that_torch_has_no_build_for(tmp_path):
+    done = set_up(tmp_path, python3=(3, 15, 0), python=(3, 10, 9))
+    assert done.returncode == 103 and done.stdout == ""
+    assert done.stderr.startswith("error: no Python 3.11 to 3.14 is on PATH")
 
 
 def choose(*, system="Linux", machine="x86_64", wish="", ready=None, reachable=True):

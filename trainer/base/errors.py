@@ -120,10 +120,18 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def file_error(error: OSError) -> ConfigError | None:
-    """Return the error of a file that can't be read or written, or of a full disk; None for any other."""
+    """Return the error of a file that can't be read or written, of a full disk, or of a socket whose path is
+    too long; None for any other.
+    """
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         at = f" {error.filename}" if error.filename else ""
         return ConfigError(f"cannot write{at}", why=str(error.strerror), do="Free some space.")
+    if str(error) == "AF_UNIX path too long":  # of multiprocessing's sockets, and ours
+        why, do = (
+            "a socket's path has 107 bytes at most, on a Mac 103",
+            "Set TMPDIR to a shorter one, such as /tmp.",
+        )
+        return ConfigError("the path of the temporary folder is too long", why=why, do=do)
     if error.filename is None:
         return None
     return ConfigError(

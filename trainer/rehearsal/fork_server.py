@@ -40,6 +40,7 @@ import socket
 import sys
 import threading
 import types
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -320,6 +321,8 @@ def enter_namespace(path: str) -> None:
 def main(path: Path, *, until_ends: int, more_libraries: Sequence[str]) -> None:
     """Load the libraries and serve; in each fork, run the order."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the desk is not meant for it
+    # Python 3.12 and newer warn of the idle threads that OpenBLAS and Arrow start when they are loaded.
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     server = ForkServer(path, inherited_listener())
     load_libraries((*LIBRARIES, *more_libraries))
     order = serve(server, until_ends=until_ends)

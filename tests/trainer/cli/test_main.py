@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -167,6 +168,22 @@ def test_an_error_of_others_is_one_line(monkeypatch, capsys, error, code, line):
     assert main(["launch"]) == code
     said = capsys.readouterr().err
     assert said.startswith(f"error: {line}") and said.count("\n") == 1
+
+
+def test_a_long_temporary_folder_is_one_line(monkeypatch, capsys, tmp_path):
+    """Here a socket of a training's processes has no room in it."""
+
+    def fail(arguments: object) -> int:
+        socket.socket(socket.AF_UNIX).bind(f"{tmp_path}/{'x' * 90}/listener")
+        return 0
+
+    monkeypatch.setattr("trainer.cli.verbs.launch.run", fail)
+    assert main(["launch"]) == 103
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "error: the path of the temporary folder is too long (a socket's path has 107 bytes"
+    )
+    assert said.endswith("Set TMPDIR to a shorter one, such as /tmp.\n")
 
 
 def test_a_word_that_is_not_utf8_is_one_line(monkeypatch, capsys):

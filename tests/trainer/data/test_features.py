@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,8 @@ import torch
 from trainer.data.feature_names import LOOKBACK, in_order, lookback_of
 from trainer.data.feature_table import TABLE
 from trainer.data.features import FEATURES, WARMUP, compute_inputs
-from trainer.data.formulas import FORMULAS
+from trainer.data.formulas import FORMULAS, clock
+from trainer.data.formulas.shared import FeatureBars
 
 CUT = 700
 EVERY = tuple(TABLE)
@@ -241,3 +243,11 @@ def test_columns_stand_behind_the_features_or_alone(make_candles) -> None:
     alone = compute_inputs(candles, features=())
     assert torch.equal(alone, rows[:, -2:]) and alone.dtype == torch.float32
     np.testing.assert_array_equal(alone[:, 0], np.where(np.arange(600) < 5, 0, funding).astype(np.float32))
+
+
+def test_features_of_the_date_use_nothing_that_numpy_ends(candles) -> None:
+    """numpy 2.5 warns of a month or year plus a bare integer, and will refuse it."""
+    bars = FeatureBars(candles, head=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert clock.turn_of_month(bars, 1).shape == clock.time_of_year_sin(bars, 1).shape == (len(candles),)

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 from tests.processes import alive
 from trainer.base.environment import PROCESSOR_SETTINGS
 from trainer.rehearsal import fork_client, forks
+from trainer.rehearsal import fork_server as fork_server_script
 from trainer.rehearsal.fork_client import send_order
 from trainer.rehearsal.forks import ForkedProcess, ForkServerProcess, fork
 
@@ -281,3 +283,19 @@ def test_an_exit_code_that_comes_with_the_process_id_is_read() -> None:
     with there:
         there.sendall(b'{"pid": 1}\n{"exit": 3}\n')
     assert ForkedProcess(here).wait() == 3
+
+
+def test_a_server_with_idle_threads_forks_without_a_warning(monkeypatch, tmp_path):
+    """On Python 3.12 and newer; it would be in server.log."""
+
+    def warns(*_: object, **__: object) -> None:
+        said = "This process (pid=7) is multi-threaded, use of fork() may lead to deadlocks in the child."
+        warnings.warn_explicit(said, DeprecationWarning, "fork_server.py", 130, module="__main__")
+
+    monkeypatch.setattr(fork_server_script, "inherited_listener", socket.socket)
+    monkeypatch.setattr(fork_server_script, "load_libraries", lambda names: None)
+    monkeypatch.setattr(fork_server_script, "serve", warns)
+    with warnings.catch_warnings(record=True) as printed:
+        warnings.simplefilter("default")
+        fork_server_script.main(tmp_path / "socket", until_ends=os.getpid(), more_libraries=())
+    assert printed == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
@@ -13,4 +15,5 @@ def test_torch_and_numpy_compute_on_one_thread() -> None:
         torch.set_num_threads(2)
         use_one_thread()
         blas = [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
-        assert blas and {*blas, torch.get_num_threads()} == {1}
+        assert blas or sys.platform == "darwin"  # whose Accelerate has no setting
+        assert {*blas, torch.get_num_threads()} == {1}

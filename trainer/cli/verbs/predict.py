@@ -286,7 +286,10 @@ def _local_files(name: str) -> list[Path]:
             raise UsageError(f"{path} is not a model", why=why, do=do)
         return [path]
     if path.is_dir():
-        files = sorted(item for item in path.glob(f"*{MODEL_SUFFIX}") if item.is_file())
+        found = (
+            item for item in path.glob(f"*{MODEL_SUFFIX}") if item.name[0] != "."
+        )  # such as a Mac's ._NAME
+        files = sorted(item for item in found if item.is_file())
         if not files:
             why, do = f"no file ends in {MODEL_SUFFIX}", "Give a folder that does."
             raise UsageError(f"folder {path} holds no models", why=why, do=do)

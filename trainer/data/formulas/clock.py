@@ -69,7 +69,7 @@ def turn_of_month(bars: FeatureBars, span: int) -> np.ndarray:
     """Return 1 on the last day of a month and the first three of the next, else 0."""
     days_N = _days(bars.timestamp)
     first_N = days_N.astype("datetime64[M]").astype("datetime64[D]")
-    next_N = (days_N.astype("datetime64[M]") + 1).astype("datetime64[D]")
+    next_N = (days_N.astype("datetime64[M]") + np.timedelta64(1, "M")).astype("datetime64[D]")
     is_turn_N = (days_N - first_N < np.timedelta64(3, "D")) | (next_N - days_N == np.timedelta64(1, "D"))
     return np.asarray(is_turn_N.astype(np.float64))
 
@@ -88,7 +88,8 @@ def _part_of_year(timestamp_N: np.ndarray) -> np.ndarray:
     """Return the share of the year that has passed as an angle (N,)."""
     times_N = timestamp_N.astype("datetime64[ns]")
     year_N = times_N.astype("datetime64[Y]")
-    begin_N, end_N = (one.astype("datetime64[ns]") for one in (year_N, year_N + 1))
+    next_N = year_N + np.timedelta64(1, "Y")
+    begin_N, end_N = (one.astype("datetime64[ns]") for one in (year_N, next_N))
     passed_N = (times_N - begin_N).astype(np.int64) / (end_N - begin_N).astype(np.int64)
     return np.asarray(passed_N * (2 * math.pi))
 

@@ -25,7 +25,7 @@ def empty_rows(count: int, width: int, *, folder: Path | None) -> Tensor:
         return torch.empty(count, width)
     handle, name = tempfile.mkstemp(prefix="rows-", dir=folder)
     try:
-        os.posix_fallocate(handle, 0, count * width * 4)  # now, and not when a page is written: that kills
+        _take_room(handle, count * width * 4)  # now, and not when a page is written: that kills
         return torch.from_file(name, shared=True, size=count * width).view(count, width)
     except OSError as error:
         raise DataError(
@@ -36,3 +36,13 @@ def empty_rows(count: int, width: int, *, folder: Path | None) -> Tensor:
     finally:
         os.close(handle)
         Path(name).unlink()
+
+
+def _take_room(handle: int, size: int) -> None:
+    """Take `size` bytes of the disk for an empty file. Raises OSError without room."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(handle, 0, size)
+        return
+    zeros = bytes(1 << 20)  # macOS has no such call
+    while size:
+        size -= os.write(handle, zeros[:size])

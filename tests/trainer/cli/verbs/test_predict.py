@@ -7,6 +7,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,15 @@ def test_a_folder_of_models_is_one_table_in_python_too(models, candles, capsys, 
     assert table.to_csv(index=False) == out
     assert main(["predict", str(models), "--data", str(candles), "--last", "3", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["predictions"] == table.to_dict("records")
+
+
+def test_a_macs_hidden_files_beside_models_are_left_out(models, candles, tmp_path, capsys, no_aws):
+    """A Mac puts `._NAME` beside NAME in archives, and on disks and shares without its attributes."""
+    for path in models.glob("*.safetensors"):
+        shutil.copy(path, tmp_path)
+        (tmp_path / f"._{path.name}").write_bytes(b"\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X")
+    assert main(["predict", str(tmp_path), "--data", str(candles), "--last", "1"]) == 0
+    assert capsys.readouterr().out.count("\n") == 3
 
 
 def test_symbols_without_bars_are_named_and_are_no_error(models, candles, tmp_path, capsys, no_aws):

@@ -110,7 +110,7 @@ def test_a_stale_series_is_refused_unless_its_age_is_allowed(folder: Path) -> No
 
 @pytest.mark.parametrize("quarters", [40, 41, 42, 43, 44])
 def test_a_series_of_quarters_is_not_stale(quarters: int) -> None:
-    months = np.arange(np.datetime64("2010-01"), np.datetime64("2010-01") + 3 * quarters, 3)
+    months = np.datetime64("2010-01") + np.arange(0, 3 * quarters, 3).astype("timedelta64[M]")
     times = months.astype("datetime64[ns]").astype(np.int64)
     one = series(times, np.arange(quarters), lag=45 * DAY)
     assert one.oldest in [45 * DAY + int(3 * step * DAY) for step in (91, 91.5, 92)]

@@ -95,7 +95,23 @@ def test_a_disk_without_room_is_a_data_error(tmp_path, monkeypatch):
     def full(*_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.posix_fallocate", full)
+    monkeypatch.setattr("os.posix_fallocate", full, raising=False)
+    with pytest.raises(DataError, match=r"100 rows need .* \(No space left on device\)"):
+        empty_rows(100, 3, folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mac_takes_the_room_of_rows_by_writing_it(tmp_path, monkeypatch):
+    """macOS has no posix_fallocate."""
+    monkeypatch.delattr("os.posix_fallocate", raising=False)
+    made = empty_rows(100_000, 3, folder=tmp_path)  # more than one block of zeros
+    made[-1] = 7.0
+    assert made.shape == (100_000, 3) and made.sum() == 21.0
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.write", full)
     with pytest.raises(DataError, match=r"100 rows need .* \(No space left on device\)"):
         empty_rows(100, 3, folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
