@@ -22,6 +22,7 @@ def test_a_full_pool_is_remembered_for_three_minutes():
 def test_a_clock_that_is_ahead_is_not_believed_for_long():
     stored = to_bytes(with_full({}, SPOT, NOON + AHEAD + timedelta(seconds=1)))
     assert full_from(stored, NOON) == {}
+    assert pool_of(SPOT) in full_from(stored, NOON + timedelta(seconds=1))
 
 
 def test_the_memory_keeps_the_newest_pools_only():

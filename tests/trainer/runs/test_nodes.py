@@ -206,10 +206,12 @@ def made(name: str, *missing: str, **fields: Any) -> dict[str, Any]:
 
 
 def test_a_run_is_done_by_the_models_of_all_its_nodes() -> None:
-    nodes = (told(2, **made("BTC-USD", "ETH-USD")), told(1, **made("ETH-USD", "BTC-USD")), told(3, **ended()))
+    last = told(1, **made("ETH-USD", "BTC-USD", at_second=130))
+    nodes = (told(2, **made("BTC-USD", "ETH-USD")), last, told(3, **ended()))
     observed = look(three(), *nodes)
     assert observed.result is not None and observed.result.state == "done" and not observed.result.failed
     assert [model["piece"] for model in observed.result.models] == ["BTC-USD", "ETH-USD"]
+    assert observed.result.phases["end"] == at(130), "the run works until its last node has ended"
     assert decided(three(), observed)[0].outcome == "done"
 
 
