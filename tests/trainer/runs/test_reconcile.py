@@ -256,7 +256,8 @@ def test_an_unanswered_launch_keeps_an_ending_run_open(launch):
         why="an unanswered launch may still bring an instance"
     )
     stored = only_store(reconcile(record, observed, at(301)))
-    assert stored.attempts[0].launches[0].outcome == "abandoned"
+    abandoned = stored.attempts[0].launches[0]
+    assert (abandoned.outcome, abandoned.given_up_at) == ("abandoned", at(301))
     delete, close = reconcile(stored, observed, at(302))
     assert (delete, type(close)) == (DeleteSchedule(name=KILL), Close)
 
