@@ -32,7 +32,7 @@ class Place:
     function_seconds: float = 25.0  # for a function's answer: a cold one starts for seconds, then sweeps
     chip: str = ""  # the GPU profile of whatever trains there; '': that of the machine's own GPUs
     boot_seconds: float = 0.0  # before a training, P50; 0: by the type
-    after_seconds: float = 30.0  # after it: upload and shutdown
+    after_seconds: float = 30.0  # after it: upload and shutdown; an estimate of 2026-11-20
     has_proxy: bool = True  # its AWS is reached as the environment's proxy settings say
     has_demo: bool = False  # without candles, the demo's are trained
     has_instances: bool = True  # EC2 instances do the work, and their end has to be seen

@@ -14,7 +14,7 @@ from typing import Any
 from trainer.base.text import counted
 from trainer.launch.candidates import PlanCandidate
 from trainer.launch.machines import on_demand_price
-from trainer.machines.commitments import SAVINGS_PLAN, Commitment
+from trainer.machines.commitments import RESERVED, SAVINGS_PLAN, Commitment
 from trainer.machines.planner import dollars
 
 MONTH_HOURS = 8760 / 12  # as AWS's own calculator counts a month
@@ -251,7 +251,7 @@ def _missing(
     plans = {one.plan for one in commitments}
     absent = [
         *([SPOT] if spot is None else []),
-        *(["reserved"] if not commitments else []),
+        *(["reserved"] if RESERVED not in plans else []),
         *(["savings plans"] if SAVINGS_PLAN not in plans else []),
         *([SAGEMAKER] if not any(way.name == SAGEMAKER for way in ways) else []),
     ]

@@ -1,6 +1,6 @@
 """The plan of a launch: which weighed types are asked, in which order, and until when. Pure.
 
-`--dry-run` prints the same plan that a launch executes. The types are weighed before (`candidates.weigh`).
+`--dry-run` prints the same plan that a launch executes. The types are weighed before (`weighing.weigh`).
 """
 
 from __future__ import annotations

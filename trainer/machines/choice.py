@@ -13,7 +13,8 @@ from pathlib import Path
 from trainer.base import environment
 from trainer.base.errors import UsageError
 from trainer.machines.chips import GpuProfile, named_profile, packaged, profiles
-from trainer.machines.memory import GIB, USABLE
+from trainer.machines.host_memory import host_gib
+from trainer.machines.memory import USABLE
 
 QUERY = (
     "nvidia-smi",
@@ -187,9 +188,8 @@ def _begins(device: str, name: str) -> bool:
 
 def _on_cpu(why: str) -> Choice:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB / cores
     cpuinfo = Path("/proc/cpuinfo")  # on Linux; elsewhere no bf16 is assumed
     flags = cpuinfo.read_text() if cpuinfo.exists() else ""
     bf16 = re.search(r"^flags\b.* amx_bf16\b", flags, re.MULTILINE) is not None
-    profile = replace(named_profile("cpu"), memory_gib=round(memory_gib, 2), bf16=bf16)
+    profile = replace(named_profile("cpu"), memory_gib=round(host_gib() / cores, 2), bf16=bf16)
     return Choice(profile=profile, why=f"{why}: {cores} cores, a worker each", memory_gib=profile.memory_gib)

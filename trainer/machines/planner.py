@@ -37,8 +37,6 @@ from trainer.machines.scaling import Together, link_between, speedup, together_o
 
 SCORING_SHARE = 0.35  # a window scored costs this share of one trained: no backward pass
 SLOWER = 1.6  # P90 over P50, while nothing is measured
-# Seconds after a training, P50: upload, shutdown (AWS: an estimate of 2026-11-20). Those before it are the
-# type's: boot.csv.
 # Bytes a second from and to S3 by boto3's defaults, measured over loopback (2026-11-20); less where the
 # type's network has less.
 READ_BYTES, WRITE_BYTES = 0.6e9, 0.35e9

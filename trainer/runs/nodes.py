@@ -118,7 +118,7 @@ def joined_result(
     names = ", ".join(sorted(map(_piece_of, failed)))
     own = TrainingFailed(f"training failed for {names}", do=f"mayfly logs {record.run_id} shows why.")
     error = next(errors, own.as_dict())
-    return replace(joined, state="failed", exit_code=own.exit_code, error=error)
+    return replace(joined, state="failed", error=error)
 
 
 def is_unfinished(result: NodeResult) -> bool:

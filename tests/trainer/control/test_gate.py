@@ -257,6 +257,16 @@ def test_whatever_fails_the_champion_stays(monkeypatch: pytest.MonkeyPatch) -> N
     assert (done.state, done.gate) == ("done", "the champions stay: spent")
 
 
+def test_a_score_run_that_lost_its_manifest_keeps_the_champion() -> None:
+    sundays = Sundays()
+    entry = sundays.trained(SUNDAY)
+    record, _ = read_record(sundays.objects, entry.score_run_id)
+    del sundays.objects.stored[manifest_key(record.run_id)]
+    sundays.close(record)
+    done = advance(sundays.home, entry)
+    assert (done.state, done.promoted) == ("done", ()) and "cannot read the manifest" in done.gate
+
+
 def test_a_rule_that_changed_meanwhile_keeps_the_champion() -> None:
     for changed, why in (
         ({"gate": "shadow"}, "gate was changed"),

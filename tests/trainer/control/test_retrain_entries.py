@@ -7,6 +7,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
+
 from tests.records import make_record
 from tests.retrains import RETRAINS
 from tests.trainer.aws.test_stack_outputs import OUTPUTS
@@ -58,12 +60,13 @@ def test_a_half_hourly_retrain_counts_its_whole_month() -> None:
     assert schedule is not None and spent_in_month(schedule, latest, home.others(latest)) == 0.95
 
 
-def test_a_run_with_an_unreadable_receipt_cost_its_most() -> None:
+@pytest.mark.parametrize(("spent_usd", "counts"), [(0.01, 0.5), (0.6, 0.6)])
+def test_a_run_with_an_unreadable_receipt_cost_its_most(spent_usd: float, counts: float) -> None:
     """As after an upgrade: its month counts what it may have cost, since nobody can read what it did."""
-    home, (entry,) = home_with({"state": "training", "most_usd": 0.5}, messages=[])
+    home, (entry,) = home_with({"state": "training", "most_usd": 0.5, "spent_usd": spent_usd}, messages=[])
     home.cloud.objects.put(key=receipt_key(entry.run_id), body=b'{"format": 4}')
     ended = advance(home, entry)
-    assert (ended.state, ended.spent_usd) == ("failed", 0.5)
+    assert (ended.state, ended.spent_usd) == ("failed", counts)
     assert "cannot read the receipt" in str(ended.error)
 
 

@@ -94,10 +94,11 @@ def test_a_plan_has_what_costs_nothing_upfront_and_the_cheapest(stubs: dict[str,
 
 
 def test_a_refused_list_is_named_with_its_action(stubs: dict[str, Stubber]) -> None:
-    stubs["pricing"].add_response("get_products", {"PriceList": []}, PRODUCTS)
+    one = product(term("No Upfront", hourly="0.7"))
+    stubs["pricing"].add_response("get_products", {"PriceList": [one]}, PRODUCTS)
     stubs["savingsplans"].add_client_error("describe_savings_plans_offering_rates", "AccessDeniedException")
     found, missing = account_commitments(ACCESS, "g5.xlarge", region="eu-central-1", today=TODAY)
-    assert found == ()
+    assert [one.title for one in found] == ["reserved, 1 year, no upfront"], "the other list, once"
     assert missing == (
         "AWS does not tell the prices of savings plans (AccessDeniedException); it takes"
         " savingsplans:DescribeSavingsPlansOfferingRates.",

@@ -9,7 +9,7 @@ import pytest
 from tests.jobs import job_of
 from tests.planned import offers_of, plan_of
 from trainer.launch.pay import MONTH_HOURS, Way, _sentences, cheapest_by_hours, from_where, ways_to_pay
-from trainer.machines.commitments import commitments, commitments_of
+from trainer.machines.commitments import SAVINGS_PLAN, commitments, commitments_of
 from trainer.machines.instances import catalogue
 from trainer.machines.planner import workload
 
@@ -59,6 +59,18 @@ def test_a_reserved_machine_pays_for_its_root_disk_while_it_runs():
     assert reserved.always_usd == pytest.approx(730 * (0.63378 + 0.04))
     assert reserved.run_usd == pytest.approx(pay.run_hours * 0.04)
     assert "from 460 h a month on" in pay.sentences[0]  # as without a disk: both ways pay for it
+
+
+def test_a_way_without_a_price_is_named_whatever_others_have():
+    job = job_of(instance=("g5.xlarge",), max_duration="10h")
+    taken = plan_of(job, workload(job, {"BTC-USD": 500_000}), offers_of("g5.xlarge")).first
+    reserved = commitments_of("g5.xlarge")[0]
+    plan = replace(reserved, plan=SAVINGS_PLAN)
+    absent = [
+        ways_to_pay(taken, (taken,), (), known).missing[0].partition(": ")[2]
+        for known in ((), (reserved,), (plan,), (reserved, plan))
+    ]
+    assert absent == ["spot, reserved, savings plans", "spot, savings plans", "spot, reserved", "spot"]
 
 
 def test_every_commitment_is_of_a_known_type_and_below_its_price():

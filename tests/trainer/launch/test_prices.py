@@ -23,7 +23,7 @@ from trainer.launch.prices import (
     with_disk,
 )
 from trainer.machines.instances import instance_type
-from trainer.machines.storage import RootDisk
+from trainer.machines.storage import RootDisk, storage_cost
 
 MACHINES = [instance_type("g6.xlarge"), instance_type("p5.4xlarge")]
 TODAY = date(2026, 11, 22)
@@ -112,6 +112,19 @@ def test_a_root_disk_is_in_every_price() -> None:
     assert found.machines[0].price_usd_per_hour == pytest.approx(MACHINES[0].price_usd_per_hour + 0.0384)
     assert found.machines[1].price_usd_per_hour is None
     assert found.basis == "list prices, with $0.038 an hour for the root disk"
+
+
+@pytest.mark.parametrize(
+    ("mode", "throughput", "usd"),
+    [
+        ("s3", "", (0.0, 0.0, 0.023)),
+        ("efs-cache", "bursting", (0.0, 0.0, 0.323)),  # kept in both
+        ("efs-cache", "elastic", (0.03, 0.06, 0.323)),
+    ],
+)
+def test_inputs_cost_by_the_storage_mode(mode: str, throughput: str, usd: tuple[float, ...]) -> None:
+    cost = storage_cost(mode, throughput=throughput, input_bytes=2_000_000_000)
+    assert (cost.read_usd, cost.add_usd, cost.month_usd) == pytest.approx([2 * one for one in usd])
 
 
 def test_without_the_permission_prices_are_assumed_high(price_list: Stubber) -> None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from trainer.base.errors import UsageError
@@ -67,6 +70,20 @@ def test_without_a_gpu_the_profile_is_the_cpus():
     found = choose("", None)
     assert found.profile.name == "cpu" and found.profile.memory_gib > 0
     assert found.why.startswith("no GPU here")
+
+
+def test_a_cpu_has_its_share_of_the_containers_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr("trainer.machines.host_memory.LIMIT", limit)
+    limit.write_text("max\n", encoding="ascii")
+    whole = choose("cpu", None).memory_gib
+    limit.write_text(f"{2**30}\n", encoding="ascii")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    assert choose("cpu", None).memory_gib == round(1 / cores, 2) < whole
+    limit.write_text(f"{2**60}\n", encoding="ascii")  # more than the machine has
+    assert choose("cpu", None).memory_gib == whole
 
 
 def test_a_profile_larger_than_the_chip_is_refused():

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainer.machines.spot import chance_to_finish
+from trainer.machines.spot import chance_to_finish, expected_loss
 
 HOUR = 3600.0
 
@@ -37,6 +37,12 @@ def test_without_checkpoints_a_lost_try_counts_in_full() -> None:
     limits = (HOUR, 2 * HOUR + 599, 2 * HOUR + 600)
     chances = [chance(HOUR, limit, keeps_checkpoints=False) for limit in limits]
     assert chances == pytest.approx([one, one, 1 - (1 - one) ** 2])
+
+
+def test_a_year_without_checkpoints_has_a_loss_beyond_any_limit() -> None:
+    """Its plan says so, instead of failing at a number that no float holds."""
+    lost = expected_loss(seconds=8760 * HOUR, restart_seconds=600.0, keeps_checkpoints=False)
+    assert 1e20 < lost < math.inf
 
 
 def test_the_chance_is_that_of_runs_that_are_played() -> None:

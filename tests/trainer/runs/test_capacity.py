@@ -22,12 +22,14 @@ def test_a_full_pool_is_remembered_for_three_minutes():
 def test_a_clock_that_is_ahead_is_not_believed_for_long():
     stored = to_bytes(with_full({}, SPOT, NOON + AHEAD + timedelta(seconds=1)))
     assert full_from(stored, NOON) == {}
+    assert pool_of(SPOT) in full_from(stored, NOON + timedelta(seconds=1))
 
 
 def test_the_memory_keeps_the_newest_pools_only():
     known = {f"p{number} spot a": NOON for number in range(MOST_POOLS)}
+    known["g6.xlarge spot a"] = NOON - timedelta(seconds=1)
     kept = with_full(known, SPOT, NOON + timedelta(seconds=1))
-    assert len(kept) == MOST_POOLS and pool_of(SPOT) in kept
+    assert len(kept) == MOST_POOLS and pool_of(SPOT) in kept and "g6.xlarge spot a" not in kept
     assert full_from(to_bytes(kept), NOON + timedelta(seconds=1)) == kept
 
 

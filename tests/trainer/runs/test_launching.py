@@ -236,12 +236,33 @@ def test_a_rung_that_a_quota_ruled_out_is_not_asked(ladder):
     assert (stored.state, stored.error["code"]) == ("ending", 101)
 
 
+@pytest.mark.parametrize("codes", [("", G_QUOTA), (G_QUOTA, ""), ("", "")])
+def test_a_quota_without_a_code_counts_as_the_same(ladder, codes):
+    record = starting(
+        refused("VcpuLimitExceeded"),
+        ladder=ladder(("g5.12xlarge", 48, codes[0]), ("g6.xlarge", 4, codes[1])),
+    )
+    assert only_store(reconcile(record, Observation(), at(2))).error["code"] == 102
+
+
 def test_a_quota_error_names_its_code_the_need_and_the_console(ladder):
     (rung,) = ladder(("g5.12xlarge", 48, G_QUOTA))
     error = refusal(rung, "VcpuLimitExceeded", "you have 0")
     assert error.exit_code == 102
     assert "48 vCPUs" in error.do and f"quotas/{G_QUOTA}" in error.do
     assert G_QUOTA not in refusal(rung, "MaxFleetCountExceeded", "no").do, "fleets are another quota"
+
+
+def test_a_capacity_error_of_nodes_says_how_many_there_were(ladder):
+    (rung,) = ladder(("g5.12xlarge", 48, G_QUOTA))
+    one, three = (
+        refusal(rung, "InsufficientInstanceCapacity", "2 of 3 instances", num_nodes=nodes) for nodes in (1, 3)
+    )
+    assert (one.why, three.why) == (
+        "InsufficientInstanceCapacity",
+        "InsufficientInstanceCapacity: 2 of 3 instances",
+    )
+    assert "3 machines of g5.12xlarge" in three.what
 
 
 @pytest.mark.parametrize(

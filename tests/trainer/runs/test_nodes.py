@@ -110,12 +110,13 @@ WORKING = (told(2), told(1), told(3))
 
 
 def test_a_lost_node_ends_nothing_while_the_head_lives() -> None:
-    record, action = decided(three(), look(three(), *WORKING, instances=ONE_GONE))
+    progress = {"BTC-USD": {"state": "done"}, "ETH-USD": {"state": "failed"}}
+    nodes = (told(2), told(1, heartbeat=beat(1, 100, progress=progress)), told(3))
+    record, action = decided(three(), look(three(), *nodes, instances=ONE_GONE))
     assert record.state == "running" and isinstance(action, Wait)
-    (end,) = [
-        one for one in node_ends(record, look(record, *WORKING, instances=ONE_GONE), at(100)) if one.line
-    ]
+    (end,) = [one for one in node_ends(record, look(record, *nodes, instances=ONE_GONE), at(100)) if one.line]
     assert (end.node, end.instance_id, end.state) == (1, "i-1", "lost")
+    assert (end.models, end.failed) == (1, 1), "by its last report"
     assert end.line.startswith("node 1 is lost: instance i-1 was ended from outside (Server.SpotInstance")
 
 
@@ -185,7 +186,9 @@ def test_a_node_that_still_boots_is_judged_by_its_boot_alone() -> None:
 def test_a_node_lost_before_all_are_named_ends_the_attempt() -> None:
     record = three(launch={"kill_armed_at": None})
     observed = look(record, *(NodeSeen(instance_id=f"i-{n}") for n in (2, 1, 3)), instances=ONE_GONE)
-    assert decided(record, observed, 60)[0].state == "recovering"
+    lost, _ = decided(record, observed, 60)
+    assert lost.state == "recovering"
+    assert [(end.models, end.failed) for end in node_ends(lost, observed, at(60))] == [(0, 0)] * 3
 
 
 PIECES = {name: named(name) for name in ("BTC-USD", "ETH-USD")}
@@ -206,10 +209,12 @@ def made(name: str, *missing: str, **fields: Any) -> dict[str, Any]:
 
 
 def test_a_run_is_done_by_the_models_of_all_its_nodes() -> None:
-    nodes = (told(2, **made("BTC-USD", "ETH-USD")), told(1, **made("ETH-USD", "BTC-USD")), told(3, **ended()))
+    last = told(1, **made("ETH-USD", "BTC-USD", at_second=130))
+    nodes = (told(2, **made("BTC-USD", "ETH-USD")), last, told(3, **ended()))
     observed = look(three(), *nodes)
     assert observed.result is not None and observed.result.state == "done" and not observed.result.failed
     assert [model["piece"] for model in observed.result.models] == ["BTC-USD", "ETH-USD"]
+    assert observed.result.phases["end"] == at(130), "the run works until its last node has ended"
     assert decided(three(), observed)[0].outcome == "done"
 
 

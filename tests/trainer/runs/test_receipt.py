@@ -20,7 +20,7 @@ from trainer.cli.views.receipt import receipt_view
 from trainer.runs.attempts import Reached
 from trainer.runs.observation import ModelSeen, Observation
 from trainer.runs.outcome import EXIT_CODES, exit_code
-from trainer.runs.receipt import PHASES, make_receipt, ranked, seconds, spent, winner
+from trainer.runs.receipt import PHASES, make_receipt, ranked, scripts_of, seconds, spent, winner
 from trainer.runs.record import RunPiece
 from trainer.runs.reports import INPUT_COUNTS, MOST_KEPT, MOST_OUTPUTS, Heartbeat, NodeResult
 from trainer.runs.start_file import StartFile, read_start, start_to_json
@@ -321,6 +321,23 @@ def test_a_scripts_receipt_has_its_end_and_its_files(ended):
     ):
         with pytest.raises(Unsound):
             receipt_from_json(json.dumps({**done, "files": [{**file, **wrong}]}).encode(), ended.run_id)
+
+
+@pytest.mark.parametrize(
+    ("missing", "done"),
+    [
+        ((), [True, True]),
+        (("a/m.pt",), [False, True]),
+        (("ab/m.pt",), [True, True]),  # of a value of that name
+        (("",), [False, False]),  # a node's list can't be read
+    ],
+)
+def test_a_value_is_done_if_s3_holds_its_files(missing, done):
+    ends = tuple({**value(name, 0.1), "values": {"v": name}} for name in ("a", "b"))
+    told = scripts_of(Observation(result=NodeResult(state="done", scripts=ends), missing=missing))
+    assert [one["done"] for one in told] == done
+    alone = NodeResult(state="done", scripts=(value("s", 0.1),))  # all files are of its one end
+    assert scripts_of(Observation(result=alone, missing=missing))[0]["done"] == (missing == ())
 
 
 def test_files_of_several_attempts_are_read_and_bounded(ended):

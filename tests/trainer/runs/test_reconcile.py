@@ -64,6 +64,14 @@ def test_an_instance_found_by_tag_answers_an_open_intent():
     assert record.attempts[0].launches[0].instance_ids == ("i-1",)
 
 
+def test_an_instance_runs_from_the_first_look_that_shows_it():
+    record = settle(starting(intent()), Observation(instances=(instance("pending"),)), at(3))
+    assert record.instances[0].running_seen_at is None
+    for now in (at(30), at(60)):
+        record = settle(record, Observation(instances=(instance(),)), now)
+        assert record.instances[0].running_seen_at == at(30)
+
+
 def test_the_second_schedule_is_armed_with_the_ids(running):
     record = running(launch=created(kill_armed_at=None))
     kill, ids, store = reconcile(record, Observation(instances=(instance(),)), at(30))
@@ -217,6 +225,7 @@ def test_a_missing_instance_is_gone_an_hour_after_its_deadline(running):
     assert isinstance(reconcile(record, observed, DEADLINE + timedelta(minutes=59))[0], Wait)
     record = settle(record, observed, DEADLINE + timedelta(minutes=61))
     assert record.instances[0].state == "gone"
+    assert record.instances[0].terminated_at == DEADLINE + timedelta(minutes=61)
     assert record.instances[0].proof == "not found, deadline an hour past"
     assert isinstance(reconcile(record, observed, DEADLINE + timedelta(minutes=61))[-1], Close)
 
@@ -247,7 +256,8 @@ def test_an_unanswered_launch_keeps_an_ending_run_open(launch):
         why="an unanswered launch may still bring an instance"
     )
     stored = only_store(reconcile(record, observed, at(301)))
-    assert stored.attempts[0].launches[0].outcome == "abandoned"
+    abandoned = stored.attempts[0].launches[0]
+    assert (abandoned.outcome, abandoned.given_up_at) == ("abandoned", at(301))
     delete, close = reconcile(stored, observed, at(302))
     assert (delete, type(close)) == (DeleteSchedule(name=KILL), Close)
 

@@ -90,7 +90,8 @@ def lose(record: RunRecord, now: datetime = at(300), reason: str = TAKEN, **chan
 
 
 def test_a_run_that_lost_its_machine_recovers():
-    record = lose(running(), heartbeat=replace(beat(at(250), steps=70), retries=2))
+    told = replace(beat(at(250), steps=70), retries=2, phases={"boot": at(60), "train": at(90)})
+    record = lose(running(), heartbeat=told)
     (lost,) = record.lost
     assert (record.state, record.outcome, record.error) == ("recovering", None, None)
     assert (lost.cause, lost.ended_at, lost.reached) == (
@@ -99,7 +100,7 @@ def test_a_run_that_lost_its_machine_recovers():
         Reached(phase="train", left=2, steps=70, retries=2),
     )
     assert lost.error["code"] == 105
-    assert record.instances[0].signed_at == at(250)
+    assert (record.instances[0].running_seen_at, record.instances[0].signed_at) == (at(60), at(250))
     assert record_from_json(to_json(record)) == record
 
 
@@ -242,6 +243,8 @@ def test_a_node_that_never_reports_is_replaced_once():
     ended = only_store(decided(second, silent, at(910)))
     assert (ended.state, ended.attempt.cause) == ("ending", "bug")
     assert "before its command began" in ended.error["why"]
+    came_further = running(lost_attempt(error=SILENT, reached=Reached(phase="train", left=2, steps=100)))
+    assert only_store(decided(came_further, silent, at(910))).state == "recovering"
 
 
 def test_a_spot_machine_seen_to_be_gone_late_was_taken():

@@ -77,6 +77,8 @@ def test_an_unseen_machine_is_counted_until_a_layer_ended_it() -> None:
     record = make_record(attempts=(Attempt(number=1, launches=(UNSEEN,)),), closed_at=at(9100))
     price = record.ladder[0].price_usd_per_hour
     assert spent(record, Observation(), at(9100)) == (0.0, pytest.approx((300 + 180) / 3600 * price))
+    of_three = replace(record, num_nodes=3)
+    assert spent(of_three, Observation(), at(9100))[1] == pytest.approx(3 * (300 + 180) / 3600 * price)
 
 
 def test_a_budget_counts_a_machine_that_nobody_saw() -> None:

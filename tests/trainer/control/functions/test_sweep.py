@@ -42,7 +42,7 @@ class SweptAccount:
     def clients(self) -> Clients:
         return Clients(cloudwatch=self.cloudwatch, ec2=self.ec2, s3=self.s3, scheduler=self.scheduler)
 
-    def launch(self, *, deadline: str | timedelta | None = timedelta(hours=1), **tags: str) -> str:
+    def launch(self, *, deadline: str | timedelta | None = timedelta(hours=1), **tags: str | None) -> str:
         values = {
             "project": "mayfly",
             "stack": "dev",
@@ -58,7 +58,7 @@ class SweptAccount:
         specification = [
             {
                 "ResourceType": "instance",
-                "Tags": [{"Key": key, "Value": value} for key, value in values.items()],
+                "Tags": [{"Key": key, "Value": value} for key, value in values.items() if value is not None],
             }
         ]
         answer = self.ec2.run_instances(
@@ -171,6 +171,15 @@ def test_a_node_silent_past_its_lease_ends(account):
     summary = account.sweep(later=timedelta(minutes=4))
     assert account.state(hung) == "ended"
     assert "silent" in summary.terminated[hung]
+
+
+@pytest.mark.parametrize("tag", ["run_id", "role_id"])
+def test_an_instance_without_a_lease_ends_at_its_deadline_alone(account, tag):
+    """It fails no sweep: that would sound the alarm every two minutes."""
+    by_hand = account.launch(deadline=timedelta(hours=2), **{tag: None})
+    summary = account.sweep(later=timedelta(hours=1))
+    assert (summary.terminated, summary.failed) == ({}, {})
+    assert list(account.sweep(later=timedelta(hours=2)).terminated) == [by_hand]
 
 
 def test_another_instance_can_not_renew_a_lease(account):
