@@ -127,7 +127,7 @@ def _after_prepare_run(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     if (works := {record.work, receipt["work"]}) != {"prepare"}:
         why = f"its record and receipt are of the work {' and '.join(sorted(works))}"
         raise ConfigError(
-            f"{record.run_id} is no prepare run", why=why, do="mayfly retrains run starts anew."
+            f"{record.run_id} is not a prepare run", why=why, do="mayfly retrains run starts anew."
         )
     try:
         if error := receipt["error"]:

@@ -42,7 +42,7 @@ def _ending(record: RunRecord, observed: Observation, now: datetime) -> Ending |
         return stopped(record) if by_user else ending_by_result(record, observed.result)
     if observed.agent_gone:
         why = "it was killed, or its machine went down"
-        return interrupted(record, "its agent ended without a result", why)
+        return interrupted(record, "the agent ended without a result", why)
     if _heard_of(record, observed, now):
         return None
     if record.stop_requested_at is not None and now > record.stop_requested_at + STOP_GRACE:
@@ -50,7 +50,7 @@ def _ending(record: RunRecord, observed: Observation, now: datetime) -> Ending |
     if now > record.effective_deadline.at + LATE:
         beat = observed.heartbeat
         why = f"its last heartbeat came at {iso(beat.at)}" if beat else "it never sent a heartbeat"
-        return interrupted(record, "it fell silent and is past its deadline", why)
+        return interrupted(record, "the agent fell silent, and its deadline is past", why)
     return None
 
 

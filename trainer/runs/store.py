@@ -116,7 +116,7 @@ def find_run(objects: Objects, name: str) -> str:
         for run_id in reversed(runs):  # one without a record is a launch that was killed as it began
             if objects.head(key=record_key(run_id)) is not None:
                 return run_id
-        raise UsageError("there is no last run", do="There is no run yet.")
+        raise UsageError("there is no run yet", do="Start one with mayfly launch.")
     named = [run_id for run_id in runs if name and name in run_id]
     if len(named) > 1:
         more = f" and {len(named) - MOST_CANDIDATES} older" if len(named) > MOST_CANDIDATES else ""

@@ -170,7 +170,7 @@ def _training_work(job: Job, bars: int | None, count: int) -> TrainingWork:
     if bars is not None and not 0 < bars <= MOST_BARS:
         raise UsageError(f"--bars is {bars}", do="Name the bars of each symbol, such as --bars 3700000.")
     if bars is None and not job.data.path:
-        why = "there are no candles to count without an account"
+        why = "no candles were named, and without an account there are none to count"
         do = "Name them with --data PATH, or give numbers: --symbols 20 --bars 500000."
         raise UsageError("nothing to plan for", why=why, do=do)
     if bars is None:
