@@ -193,7 +193,7 @@ def _of_files(job: Job, count: int) -> TrainingWork:
     names = [name for name in job.data.symbols or found.bars if name not in job.data.exclude]
     if not names:
         why = f"data.exclude names all that {job.data.path} has"
-        raise DataError("no symbol is left to train", why=why, do="Remove one from data.exclude.")
+        raise DataError("no symbol is left to train", why=why, do="Leave one out of data.exclude.")
     if count > len(names):
         do = "Name fewer, or plan by numbers alone: --bars N."
         raise UsageError(f"--symbols {count}, but {job.data.path} has {len(names)}", do=do)
