@@ -121,7 +121,7 @@ def find_run(objects: Objects, name: str) -> str:
     if len(named) > 1:
         more = f" and {len(named) - MOST_CANDIDATES} older" if len(named) > MOST_CANDIDATES else ""
         why = f"{', '.join(named[: -MOST_CANDIDATES - 1 : -1])}{more}"
-        raise UsageError(f"'{name}' is a part of {len(named)} runs' ids", why=why, do="Give more of one.")
+        raise UsageError(f"'{name}' is a part of {len(named)} runs' ids", why=why, do="Give more of the id.")
     return named[0] if named else name
 
 
