@@ -296,7 +296,7 @@ def check_order(series: Series) -> None:
         raise DataError(
             f"{series.file} has duplicate bars of {series.symbol}",
             why=f"{twice} in all, the first at {at}",
-            do=f"Drop the duplicates, {REPAIR}.",
+            do="Drop the duplicates. mayfly data check PATH --fix NEW drops those that are equal.",
         )
     raise DataError(
         f"{series.file} has unsorted bars of {series.symbol}",
