@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def advise(arguments: argparse.Namespace) -> Advice:
     """Plan what the user asks for. Raises a TrainerError for a job, or numbers, that no machine fits."""
-    deadline = parse_duration(arguments.deadline) if arguments.deadline else None
+    deadline = parse_duration(arguments.deadline, "--deadline") if arguments.deadline else None
     counted = _take_count(arguments)
     job = asked_job(arguments)
     desks = desk_machines(arguments.desk)
