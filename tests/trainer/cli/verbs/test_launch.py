@@ -169,7 +169,7 @@ def refused(capsys: pytest.CaptureFixture[str], code: int, *words: object) -> st
     ("code", "words", "line"),
     [
         (2, "--data CANDLES --symbols DOGE-USD", "BTC-USD, ETH-USD"),
-        (2, "--data CANDLES --set model.lookback=5000", "BTC-USD has 3000 bars"),
+        (2, "--data CANDLES --set model.lookback=5000", "BTC-USD has 3,000 bars"),
         (104, "--data CANDLES --budget 0.001", "a budget of $0.001 is too small"),
     ],
 )
