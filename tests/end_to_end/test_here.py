@@ -86,7 +86,7 @@ def test_a_killed_agents_run_is_closed_and_resumed(desk, script, eventually):
     assert not [folder for folder in desk.home.glob("here/*") if folder.is_dir()]
     listed = json.loads(desk.run("receipts", "--local", "store", "--json").stdout)["receipts"]
     assert [(one["state"], one["error"] and one["error"]["what"]) for one in listed] == [
-        ("interrupted", "its agent ended without a result"),
+        ("interrupted", "the agent ended without a result"),
         ("done", None),
     ]
     pulled = desk.run("pull", receipt["run_id"], "--local", "store", "--out", "pulled")

@@ -128,7 +128,7 @@ def test_what_is_not_there_any_more_is_refused_in_a_line(desk, candles):
     key = f"code/{sha256}.whl"
     (store / key).write_bytes(wheel.getvalue())
     stored({**manifest, "code": {"key": key, "sha256": sha256}})
-    assert "had another lock (pandas 1." in refusal(desk, run_id)
+    assert "was made with other packages (pandas 1." in refusal(desk, run_id)
     stored({**manifest, "code": {"key": key, "sha256": "0" * 64}})
     assert "is damaged" in refusal(desk, run_id)
     stored({**manifest, "code": {"key": "code/none.whl", "sha256": sha256}})

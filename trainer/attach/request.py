@@ -35,7 +35,9 @@ def parse_forward(text: str) -> Forward:
     ports = text.split(":")
     if not 1 <= len(ports) <= 2 or not all(map(_is_port, ports)):
         raise UsageError(
-            f"--forward is {text}", why="it takes two ports, LOCAL:REMOTE", do="Such as --forward 8888:8888."
+            f"--forward is {text}",
+            why="it takes two ports, LOCAL:REMOTE",
+            do="Write it as --forward 8888:8888.",
         )
     return Forward(local=int(ports[0]), remote=int(ports[-1]))
 

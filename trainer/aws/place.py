@@ -64,7 +64,7 @@ REHEARSAL = Place(
     ),
     no_retrain="Write times and budgets to a file, and run mayfly rehearse --settings FILE (docs/runs.md).",
     no_down="mayfly rehearse --stop ends its AWS.",
-    no_stack="A rehearsal has only stack dev, from its first launch on: mayfly launch --rehearse.",
+    no_stack="A rehearsal has the stack dev alone, and its first launch makes it: mayfly launch --rehearse.",
     old_stack="The next launch with --rehearse brings it up to date: mayfly launch --rehearse --dry-run.",
     poll_seconds=1.0,  # a look takes six requests, and a node reports every three seconds
     answer_seconds=300.0,  # the embedded AWS runs the sweeper on this machine, however busy that is

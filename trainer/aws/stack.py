@@ -33,7 +33,9 @@ def require_sign_in(access: Access) -> None:
         return
     what = f"no AWS {' and no AWS '.join(missing)} found, so there is no stack to ask"
     why = "looked where boto3 looks: environment, ~/.aws, instance metadata"
-    do = f"Set AWS_REGION and AWS_PROFILE and create the stack with pulumi up, {REHEARSE}."
+    names = {"credentials": "AWS_PROFILE", "region": "AWS_REGION"}
+    settings = " and ".join(names[name] for name in missing)
+    do = f"Set {settings}, and create the stack with pulumi up if there is none yet, {REHEARSE}."
     raise (PermissionDenied if "credentials" in missing else ConfigError)(what, why=why, do=do)
 
 
@@ -52,7 +54,8 @@ def read_stack(access: Access, *, stack: str, project: str = PROJECT) -> StackOu
     except (BotoCoreError, ClientError) as error:
         if error_code(error) in NO_PARAMETER:
             others = _other_stacks(ssm, project)
-            create = f"{nearest(stack, others)} Create it with pulumi up --stack {stack}, {REHEARSE}."
+            create = f"{nearest(stack, others)} If it is in another region, set AWS_REGION; else create it"
+            create += f" with pulumi up --stack {stack}, {REHEARSE}."
             what, do = f"there is no stack '{stack}' in {region}", access.place.no_stack or create.lstrip()
             raise ConfigError(what, why=f"no SSM parameter {name}", do=do) from error
         raise aws_error(error, f"cannot read the stack's outputs at {name}") from error

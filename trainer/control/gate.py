@@ -94,7 +94,8 @@ def begin_scoring(home: RetrainHome, entry: ScheduledRun, schedule: RetrainSched
         return replace(entry, gate=waits)
     began, left = home.cloud.now(), schedule.budget - entry.spent_usd
     if left <= 0:
-        raise BudgetError("nothing is left of its budget", do="Raise budget of the setting `retrains`.")
+        what, why = f"nothing is left of the budget of retrain {entry.retrain}", "its training took all of it"
+        raise BudgetError(what, why=why, do="Raise budget of the stack's setting `retrains`.")
     work, image = _work(home, entry, schedule, challenger)
     offers, plan = plan_cpu_run(SCORE, home.account, budget_usd=left, pinned_image=image)
     most = entry.spent_usd + plan.hard_stop_usd

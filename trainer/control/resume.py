@@ -55,8 +55,8 @@ def continued(objects: Objects, record: RunRecord, parent: RunRecord, manifest: 
     left = left_behind(objects, before)
     finished = counts == "all" and finished_of(objects, before, left)
     if not finished and not has_checkpoints(objects, before, left.start):
-        kept = "they stay for the stack's retention.checkpoint_days"
-        why = f"it finished nothing that counts, and S3 has no checkpoints of it ({kept})"
+        kept = "either none was sent, or they are older than the stack's retention.checkpoint_days"
+        why = f"it finished nothing that counts, and S3 has no checkpoints of it: {kept}"
         raise UsageError(what, why=why, do=ANEW)
     return replace(record, parent=parent.run_id, parent_counts=counts, ancestors=parent.lineage[1:])
 

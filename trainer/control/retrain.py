@@ -127,7 +127,7 @@ def _after_prepare_run(home: RetrainHome, entry: ScheduledRun) -> ScheduledRun:
     if (works := {record.work, receipt["work"]}) != {"prepare"}:
         why = f"its record and receipt are of the work {' and '.join(sorted(works))}"
         raise ConfigError(
-            f"{record.run_id} is no prepare run", why=why, do="mayfly retrains run starts anew."
+            f"{record.run_id} is not a prepare run", why=why, do="mayfly retrains run starts anew."
         )
     try:
         if error := receipt["error"]:
@@ -254,7 +254,7 @@ def _registered(
         costs = {"its prepare run cost": entry.prepare_usd, "its score run may cost": scoring}
         why = ", ".join(f"{what} ${usd:.2f}" for what, usd in costs.items() if usd)
         do = "Raise budget of the stack's setting `retrains`."
-        raise BudgetError("nothing is left of its budget", why=why, do=do)
+        raise BudgetError(f"nothing is left of the budget of retrain {entry.retrain}", why=why, do=do)
     job = within_budget(job, left)
     work = resolve(job, publication(published, objects), account)
     offers = offers_for(work.job, account, pinned_image=published.image_id)

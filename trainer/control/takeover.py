@@ -32,7 +32,10 @@ MOST_HASHED_BYTES = 2 * 2**30
 DESCRIBED = ("timeframe", "synthetic", "further", "holds")  # fields of an index entry about a file's content
 AT_ONCE = 8
 T = TypeVar("T")
-_DO = "Correct the refresh script, and publish the retrain again."
+_DO = (
+    "Read the log of the prepare run. If the job has a refresh script, correct it and publish the retrain"
+    " again."
+)
 
 
 def take_over(objects: Objects, record: RunRecord, receipt: Mapping[str, Any]) -> str:
@@ -92,7 +95,9 @@ def _keys(objects: Objects, record: RunRecord) -> NodeKeys:
     for keys in record.nodes:
         if objects.head(key=keys.result) is not None:
             return keys
-    raise DataError(f"the result of prepare run {record.run_id} is gone", do=_DO)
+    raise DataError(
+        f"the result of prepare run {record.run_id} is gone", do="The next prepare run writes its own."
+    )
 
 
 def _summaries(objects: Objects, keys: NodeKeys, files: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -150,11 +155,11 @@ def _there_before(
         if not there.checksum:
             left -= there.size
             if left < 0:
-                _refuse(
-                    item,
-                    f"control hashes {MOST_HASHED_BYTES / 2**30:.0f} GiB at most: upload it with"
-                    " --checksum-algorithm SHA256",
+                why = (
+                    f"it has no sha256 in S3, and control hashes {MOST_HASHED_BYTES / 2**30:.0f} GiB at most"
                 )
+                do = "Upload it again with aws s3 cp --checksum-algorithm SHA256, or with mayfly data push."
+                raise DataError(f"{item['file']} was not hashed", why=why, do=do)
         actual = there.checksum or objects.digest(key=key, version_id=entry.version_id)
         if actual != item["sha256"]:
             _refuse(item, f"its sha256 is {actual[:12]}, {item['sha256'][:12]} was reported")

@@ -37,7 +37,9 @@ def give_token(objects: Objects, nodes: Sequence[NodeKeys]) -> None:
         do = "Look again in a few minutes; the machines end at their boot allowance without it."
         raise ConnectionFailed(f"{head.token} is not found now", why="S3 does not return it yet", do=do)
     if not re.fullmatch(TOKEN, stored.body.decode(errors="replace")):
-        raise ConfigError(f"{head.token} is no token", do="Find out who wrote it: only a run's caller does.")
+        raise ConfigError(
+            f"{head.token} is not a token", do="Find out who wrote it: only a run's caller does."
+        )
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(partial(_copy, objects, stored.body), others))
 

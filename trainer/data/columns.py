@@ -94,7 +94,9 @@ def _members(entry: str, text: str) -> tuple[str, ...]:
     if why := next(filter(None, map(flaw, members)), ""):
         raise UsageError(f"job key '{_KEY}' has {quoted(entry)}", why=why, do=f"The rule: {RULE}.")
     if len(set(members)) < len(members):
-        raise UsageError(f"job key '{_KEY}' has {quoted(entry)}", why="one is there twice", do="Drop it.")
+        raise UsageError(
+            f"job key '{_KEY}' has {quoted(entry)}", why="it names a symbol twice", do="Drop one."
+        )
     return members
 
 

@@ -72,8 +72,8 @@ def side_column(entry: str) -> SideColumn | None:
         return _of_symbol(entry)
     file, _, column = match["name"].partition(".")
     if not file or match["name"].endswith("."):
-        why = "before `lag` stands NAME, or NAME.COLUMN, of NAME.side.csv"
-        raise _bad(entry, why, "Such as fear_greed lag 1d.")
+        why = "`lag` follows NAME or NAME.COLUMN, of a file NAME.side.csv"
+        raise _bad(entry, why, "Write it as fear_greed lag 1d.")
     age = _length(entry, match["age"]) if match["age"] else 0
     return SideColumn(entry=entry, file=file, column=column, lag=_length(entry, match["lag"]), age=age)
 
@@ -133,7 +133,7 @@ def _of_symbol(entry: str) -> SideColumn | None:
             return None
         raise _bad(entry, f"there is no feature {name}", do)
     if why := flaw(symbol):
-        raise _bad(entry, f"{quoted(symbol)} is no symbol: {why}", f"The rule: {RULE}.")
+        raise _bad(entry, f"{quoted(symbol)} is not a symbol: {why}", f"The rule: {RULE}.")
     if symbol == INDEX and not feature.feature.reads_closes:
         why = "an index has closes alone, no range and no volume"
         raise _bad(entry, why, "Name a feature of closes, such as log_return_60 or log_volatility_60.")
@@ -149,7 +149,7 @@ def _length(entry: str, text: str) -> int:
             return step
     except DataError:
         pass
-    raise _bad(entry, f"{text} is no length of time", "Write it as 0s, 90m, 4h or 1d.")
+    raise _bad(entry, f"{text} is not a length of time", "Write it as 0s, 90m, 4h or 1d.")
 
 
 def _bad(entry: str, why: str, do: str) -> UsageError:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from trainer.base.errors import DataError, UsageError, nearest
 from trainer.base.settings import bad_value, check_limits, setting
 from trainer.base.symbols import RULE, flaw, quoted, tidy
+from trainer.base.text import counted
 from trainer.data.columns import Told, told_index, told_of
 from trainer.data.feature_names import (
     FEATURES,
@@ -177,8 +178,11 @@ class DataSettings:
         if self.split == K_FOLD:
             self._check_k_fold()
         elif not self.test_days and self.validation_fraction + self.folds * self.test_fraction >= 0.9:
-            expected = "a share that leaves a tenth of the bars for training (each fold tests this share)"
-            raise bad_value("data.test_fraction", self.test_fraction, expected)
+            taken = self.validation_fraction + self.folds * self.test_fraction
+            tests = counted(self.folds, "test")
+            why = f"validation and {tests} take {taken:.0%} of the bars; it must be below 90%"
+            do = "Lower data.test_fraction, data.validation_fraction or data.folds."
+            raise UsageError(f"job key 'data.test_fraction' is {self.test_fraction}", why=why, do=do)
 
     def _check_k_fold(self) -> None:
         """Raise UsageError for settings that k folds can't have."""
@@ -191,8 +195,10 @@ class DataSettings:
             )
             raise UsageError("data.test_days with data.split = kfold", why=why, do=do)
         if self.validation_fraction + 1 / self.folds >= 0.9:
-            expected = "a share that leaves a tenth of the bars for training (each fold tests 1 / data.folds)"
-            raise bad_value("data.validation_fraction", self.validation_fraction, expected)
+            taken = self.validation_fraction + 1 / self.folds
+            what = f"job key 'data.validation_fraction' is {self.validation_fraction}"
+            why = f"validation and a fold's test take {taken:.0%} of the bars; it must be below 90%"
+            raise UsageError(what, why=why, do="Lower it, or raise data.folds.")
 
     def chosen(self, known: Iterable[str]) -> tuple[str, ...]:
         """Return the symbols to train: those that the job names, else those that are known, without the

@@ -52,7 +52,9 @@ class Job:
         "mayfly", "Name of the job, in run ids: lower case letters, digits and dashes, 24 at most."
     )
     track: tuple[str, ...] = setting(
-        (), "Trackers to which the attached desk writes the ended run: mlflow, wandb. Of the desk alone."
+        (),
+        "Trackers to which the desk writes the run when it ends: mlflow, wandb. Machines and control ignore"
+        " it.",
     )
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=lambda: models.MODELS[models.DEFAULT]())

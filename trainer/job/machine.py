@@ -60,8 +60,9 @@ class MachineSettings:
 
     def __post_init__(self) -> None:
         check_limits("machine", self)
-        for text in filter(None, (self.max_duration, self.idle_stop)):
-            parse_duration(text)
+        for key in ("max_duration", "idle_stop"):
+            if text := getattr(self, key):
+                parse_duration(text, f"machine.{key}")
         _ = self.variables  # refuses bad ones
         if not self.market:
             raise bad_value("machine.market", self.market, "one of " + ", ".join(MARKETS))
@@ -95,14 +96,17 @@ class MachineSettings:
         """Return how long the run waits for capacity at most, `default` where the job does not say."""
         if self.queue_timeout.strip() == "0":
             return timedelta(0)
-        return parse_duration(self.queue_timeout) if self.queue_timeout else default
+        return parse_duration(self.queue_timeout, "machine.queue_timeout") if self.queue_timeout else default
 
 
-def parse_duration(text: str) -> timedelta:
-    """Parse '90m', '1h30m', '2d'. Raises UsageError for anything else, zero included."""
+def parse_duration(text: str, name: str = "") -> timedelta:
+    """Parse '90m', '1h30m', '2d'. Raises UsageError, with the setting's name, for anything else, zero
+    included.
+    """
+    what = f"{name} '{text[:40]}'".lstrip()
     parts = _DURATION.findall(text.strip().lower())
     if not parts or _DURATION.sub("", text.strip().lower()).strip():
-        raise UsageError(f"'{text[:40]}' is not a duration", do="Write it as 45s, 90m, 6h or 1h30m.")
+        raise UsageError(f"{what} is not a duration", do="Write it as 45s, 90m, 6h or 1h30m.")
     lengths = [{_DURATION_UNITS[unit]: float(number)} for number, unit in parts]
     try:
         total = sum((timedelta(**length) for length in lengths), timedelta(0))
@@ -110,7 +114,7 @@ def parse_duration(text: str) -> timedelta:
         total = timedelta.max
     if total > LONGEST:
         do = f"Give a duration of at most {LONGEST.days} days."
-        raise UsageError(f"'{text[:40]}' is longer than any run", do=do)
+        raise UsageError(f"{what} is longer than any run", do=do)
     if total <= timedelta(0):
-        raise UsageError(f"'{text}' is not above zero", do="Give a duration above zero.")
+        raise UsageError(f"{what} is not above zero", do="Give a duration above zero.")
     return total

@@ -125,7 +125,7 @@ class SearchSettings:
     def __post_init__(self) -> None:
         check_limits("search", self)
         if self.within:
-            parse_duration(self.within)
+            parse_duration(self.within, "search.within")
         named_metric("search.score", self.score)
         if self.over in ("", None):
             return

@@ -157,7 +157,7 @@ def fetch_version(
         raise
     if expected and sha256 != expected:
         why = f"sha256 is {sha256}, it should be {expected}"
-        raise ConfigError(f"{item.key} is damaged", why=why, do="Take another version: --at.")
+        raise ConfigError(f"{item.key} is damaged", why=why, do="Take the set as of another time: --at.")
 
 
 def set_of(files: Sequence[SetFile]) -> str:

@@ -145,12 +145,13 @@ def choose(
     # as the node chooses: this timeframe, else the longest that it can be made from
     base = max(fitting, key=step_of)
     spans = _spans([item for item in known if item.summary["timeframe"] == base])
+    excluded = not symbols
     for symbol in symbols or exclude:
         if symbol not in spans:
-            do = nearest(symbol, spans) or "Choose with --symbols."
-            raise DataError(
-                f"unknown symbol '{symbol}'", why=f"{raw} has {', '.join(spans)} at {timeframe}", do=do
-            )
+            do = "Leave it out of data.exclude." if excluded else "Choose with --symbols."
+            what = f"unknown symbol '{symbol}'{' in data.exclude' if excluded else ''}"
+            why = f"{raw} has {', '.join(spans)} at {timeframe}"
+            raise DataError(what, why=why, do=nearest(symbol, spans) or do)
     there = {symbol: spans[symbol] for symbol in (symbols or sorted(spans)) if symbol not in exclude}
     errors = {
         symbol: too_few(symbol, _most_bars(held, base, timeframe), timeframe)
@@ -168,7 +169,7 @@ def choose(
             else DataError(
                 "no symbol is left to train",
                 why=f"data.exclude names all that {raw} has",
-                do="Remove one from data.exclude.",
+                do="Leave one out of data.exclude.",
             )
         )
     of_base = [item for item in known if item.summary["timeframe"] == base]

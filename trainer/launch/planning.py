@@ -217,7 +217,7 @@ def listed_inputs(job: Job, objects: Objects) -> tuple[Input, ...]:
     """Return the files of the job's data set. Raises DataError for an empty one."""
     inputs = list_inputs(objects, job.data.set, job.data.columns)
     if not inputs:
-        do = "Bring candles once: mayfly launch --data PATH, with the job's data.set."
+        do = f"Bring candles once: mayfly data push PATH --set {job.data.set}."
         raise DataError(
             f"the data set '{job.data.set}' is empty", why=f"there is nothing in {RAW}{job.data.set}/", do=do
         )

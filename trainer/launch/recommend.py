@@ -61,8 +61,8 @@ def recommend(
         assert deadline is not None
         first = min(usable, key=lambda one: one.seconds_p90)
         raise BudgetError(
-            f"nothing is done within {hours(deadline.total_seconds())}",
-            why=f"the fastest, {named(first)}, takes {hours(first.seconds_p90)} in nine of ten runs",
+            f"no run ends within {hours(deadline.total_seconds())}",
+            why=f"on the fastest, {named(first)}, nine of ten runs end within {hours(first.seconds_p90)}",
             do="Allow more time, or train less.",
         )
     by_cost, by_time = OBJECTIVES["cost"], OBJECTIVES["time"]

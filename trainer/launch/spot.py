@@ -90,13 +90,13 @@ def _chance(candidate: PlanCandidate, limit: TimeLimit) -> float:
 
 def _unlikely(candidate: PlanCandidate, limit: TimeLimit, chance: float) -> BudgetError:
     restart = restart_seconds(candidate.machine, candidate.checkpoints)
-    loss = f"{restart / 60:.0f} min each" if candidate.checkpoints else "all work so far each"
+    loss = f"{restart / 60:.0f} min" if candidate.checkpoints else "all work so far"
     needs = hours(candidate.time.phases.seconds_p50)
     per_hour = INTERRUPTIONS_PER_HOUR * candidate.at_risk
     numbers = (
-        f"{candidate.machine.name} needs {needs}; with {per_hour:.0%} interruptions an hour,"
-        f" an assumption, that cost {loss} and of which {MOST_LOSSES} are survived,"
-        f" its chance to end in time is {chance:.0%}, and {LEAST_CHANCE:.0%} is the least"
+        f"{candidate.machine.name} needs {needs}, and its chance to end in time is {chance:.0%}, below"
+        f" {LEAST_CHANCE:.0%}. The chance assumes {per_hour:.0%} interruptions an hour, each of which costs"
+        f" {loss}; a run survives {MOST_LOSSES}"
     )
     stop = f"{hours(limit.duration.total_seconds())}, set by {CAUSES[limit.cause]}"
     do = f"Launch with --on-demand. {REMEDIES[limit.cause]}"

@@ -128,7 +128,7 @@ def user_tables() -> dict[str, dict[str, Any]]:
         read = json.loads if path.suffix == ".json" else read_toml
         tables: dict[str, dict[str, Any]] = read(text)
         if not isinstance(tables, dict):
-            raise ValueError("it is no table")
+            raise ValueError("it is not a table")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:  # TOML's and UTF-8's errors are ValueErrors

@@ -299,10 +299,12 @@ class CommandRun:
 
     def _judge_told(self, failed: Sequence[PieceRun]) -> None:
         """Raise TrainingFailed unless a command that tells its own pieces has made all of them, by its own
-        error if it told one.
+        error if it told one, and Stopped if it was stopped before.
         """
         status = self._node.status
         models = failed_models(status, "")
+        if (failed or models) and self._node.is_stopping():
+            raise Stopped(f"{self._command.title} was stopped")
         if (failed or models) and (error := status.progress.error):
             what, why, do = (str(error[key] or "") for key in ("what", "why", "do"))
             raise TrainingFailed(what, why=why, do=do)

@@ -45,7 +45,10 @@ INDEXED = (
     "holds",
 )
 FETCH = "fetch"  # of data.refresh, as trainer.data.table has it
-_DO = "Correct the refresh script, and publish the retrain again."
+_DO = (
+    "Read the log of the prepare run. If the job has a refresh script, correct it and publish the retrain"
+    " again."
+)
 
 
 class ScriptFailed(Exception):
@@ -182,11 +185,11 @@ def added_files(data: Path, before: Mapping[str, Any]) -> list[str]:
             continue
         why = "it is not a plain file" if not stat.S_ISREG(status.st_mode) else file_flaw(name)
         if why or not status.st_size:
-            raise DataError(f"the refresh script added {name!r}", why=why or "it is empty", do=_DO)
+            raise DataError(f"the refresh added {name!r}", why=why or "it is empty", do=_DO)
         added.append(name)
         size += status.st_size
     if len(added) > MOST_ADDED_FILES or size > MOST_ADDED_BYTES:
-        what = f"the refresh script added {len(added):,} files, {size / 2**30:.1f} GiB"
+        what = f"the refresh added {len(added):,} files, {size / 2**30:.1f} GiB"
         why = f"{MOST_ADDED_FILES:,} files and {MOST_ADDED_BYTES / 2**30:.0f} GiB are the most"
         raise DataError(what, why=why, do=_DO)
     return added
@@ -217,7 +220,7 @@ def describe(
         error = report.get("errors", {}).get(name) or {"what": f"{name} is not a table of candles"}
         why = ": ".join(filter(None, (error["what"], error.get("why")))).replace(f"{folder}/", "")
         if name in added:
-            raise DataError(f"the refresh script added {name}", why=why, do=_DO)
+            raise DataError(f"the refresh added {name}", why=why, do=_DO)
         log.warning("left out: %s (%s)", name, why)
     return entries
 
@@ -236,7 +239,7 @@ def refuse_disagreement(
     for entry in entries:
         of = [entry["file"], *(held["symbol"] for held in entry["holds"])]
         for error in (errors[name] for name in of if name in errors):
-            what = f"the refresh script added {entry['file']}, which disagrees with the set"
+            what = f"the refresh added {entry['file']}, which disagrees with the set"
             why = f"{error['what']}: {error['why']}".replace(f"{data}/", "")
             raise DataError(what, why=why, do=_DO)
 

@@ -29,6 +29,11 @@ INSTALL_OPTIONS = (
     *("--only-binary=:all:", "--require-hashes", "--no-deps"),
 )
 POLL_SECONDS = 0.1
+AGAIN = "Read `mayfly logs`, and launch again."
+CORRECT = (
+    "Correct script.requirements: every package with its dependencies, as wheels for the image's Python, with"
+    " hashes."
+)
 _FIRST_BYTES = 256  # a console script's first line is shorter
 # pip writes this if Python's path is too long for `#!`: a shell runs the first half, Python skips it as a
 # string.
@@ -52,7 +57,7 @@ def make_venv(node: Node, *, python: str, folder: Path, environment: Mapping[str
         "make the script's environment": [python, "-I", "-m", "venv", "--without-pip", str(folder)],
         "add the image's packages": [python, "-I", "-c", _BESIDE, str(folder)],
     }.items():
-        _run(node, what, words, environment)
+        _run(node, what, words, environment, do=AGAIN)
     _copy_programs(Path(python).parent, folder / "bin")
     return folder / "bin"
 
@@ -69,7 +74,9 @@ def install(
     pip = [python, "-I", "-m", "pip", "--isolated", f"--python={venv / 'bin' / 'python'}", "install"]
     words = [*pip, *INSTALL_OPTIONS, *source, f"--requirement={requirements}"]
     node.status.message = "installing the script's requirements"
-    _run(node, "install the script's requirements", words, environment)
+    _run(
+        node, "install the script's requirements", words, environment, do=CORRECT, slow="Name fewer packages."
+    )
 
 
 def install_ray(node: Node) -> None:
@@ -97,10 +104,7 @@ def _install_locked(node: Node, title: str, name: str, *, do: str) -> None:
     pip = [image_python(), "-I", "-m", "pip", "--isolated", f"--python={sys.executable}", "install"]
     node.status.message = f"installing {title}"
     words = [*pip, *INSTALL_OPTIONS, f"--requirement={lock}"]
-    try:
-        _run(node, f"install {title}", words, for_script({}, path=os.defpath))
-    except TrainingFailed as error:
-        raise TrainingFailed(error.what, why=error.why, do=f"Launch again; {do}.") from error
+    _run(node, f"install {title}", words, for_script({}, path=os.defpath), do=f"Launch again; {do}.")
     importlib.invalidate_caches()  # this process may import it
     node.status.message = ""
 
@@ -111,7 +115,9 @@ def _refuse_other_python(node: Node, python: str, requirements: Path, environmen
         made = _MADE_FOR.match(file.readline(200))
     if made:
         shown = "import sys; print('%d.%d' % sys.version_info[:2])"
-        (there,) = _run(node, "ask the image for its Python", [python, "-I", "-c", shown], environment)
+        (there,) = _run(
+            node, "ask the image for its Python", [python, "-I", "-c", shown], environment, do=AGAIN
+        )
         if there != made[1]:
             what, why = f"the script's packages are for Python {made[1]}", f"the image has {there}"
             raise TrainingFailed(what, why=why, do=f'Set script.python = "{there}", and launch again.')
@@ -131,8 +137,12 @@ def _copy_programs(theirs: Path, ours: Path) -> None:
             target.chmod(0o755)
 
 
-def _run(node: Node, what: str, words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Run a program, log its output and return its lines. Raises Stopped and TrainingFailed."""
+def _run(
+    node: Node, what: str, words: Sequence[str], environment: Mapping[str, str], *, do: str, slow: str = ""
+) -> list[str]:
+    """Run a program, log its output and return its lines. Raises Stopped, and TrainingFailed with `do`, or
+    with `slow` if it takes too long.
+    """
     output = node.work / "packages.log"
     with output.open("wb") as printed:
         child = subprocess.Popen(
@@ -157,10 +167,9 @@ def _run(node: Node, what: str, words: Sequence[str], environment: Mapping[str, 
         log.info("packages: %s", line)
     if code is None:
         why = f"not within {INSTALL_SECONDS / 60:.0f} minutes"
-        raise TrainingFailed(f"can't {what}", why=why, do="Name fewer packages.")
+        raise TrainingFailed(f"can't {what}", why=why, do=slow or do)
     if code:
         errors = [line for line in lines if line.startswith("ERROR")] or lines[-1:]
-        form = "every package with its dependencies, as wheels for the image's Python, with hashes"
         why = errors[0][:300] if errors else f"exit code {code}"
-        raise TrainingFailed(f"can't {what}", why=why, do=f"Correct script.requirements: {form}.")
+        raise TrainingFailed(f"can't {what}", why=why, do=do)
     return lines

@@ -150,7 +150,7 @@ def settings_in(file: Path) -> dict[str, str]:
     project = _read_yaml(program_folder() / "Pulumi.yaml")
     what, do = f"{file} has no settings of a stack", "Write it as docs/runs.md has it under Retrains."
     if not file.is_file():
-        raise UsageError(f"{file} is no file", do="Name one with the settings of the rehearsal's stack.")
+        raise UsageError(f"{file} is not a file", do="Name one with the settings of the rehearsal's stack.")
     try:
         with file.open("rb") as opened:
             text = opened.read(MOST_SETTINGS_BYTES + 1)

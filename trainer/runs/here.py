@@ -19,7 +19,6 @@ from trainer.runs.observation import Observation
 from trainer.runs.outcome import STOP_GRACE, Ending, correction, ending_by_result, interrupted, stopped
 from trainer.runs.record import RunRecord
 
-AGAIN = "Repeat its command on its machine: a new run resumes from the checkpoints of this one."
 LATE = timedelta(minutes=15)  # past its deadline: it may still be uploading
 
 
@@ -40,18 +39,18 @@ def _ending(record: RunRecord, observed: Observation, now: datetime) -> Ending |
     if observed.result is not None:
         # possibly from its own terminal, without a stored request
         by_user = observed.result.state == "stopped"
-        return stopped(AGAIN) if by_user else ending_by_result(record, observed.result)
+        return stopped(record) if by_user else ending_by_result(record, observed.result)
     if observed.agent_gone:
         why = "it was killed, or its machine went down"
-        return interrupted("its agent ended without a result", why, AGAIN)
+        return interrupted(record, "the agent ended without a result", why)
     if _heard_of(record, observed, now):
         return None
     if record.stop_requested_at is not None and now > record.stop_requested_at + STOP_GRACE:
-        return stopped(AGAIN)
+        return stopped(record)
     if now > record.effective_deadline.at + LATE:
         beat = observed.heartbeat
         why = f"its last heartbeat came at {iso(beat.at)}" if beat else "it never sent a heartbeat"
-        return interrupted("it fell silent and is past its deadline", why, AGAIN)
+        return interrupted(record, "the agent fell silent, and its deadline is past", why)
     return None
 
 

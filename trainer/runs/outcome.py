@@ -36,6 +36,7 @@ STOP_GRACE = timedelta(seconds=120)  # for a node to end its workers and upload 
 # an instance that the deadline ends may be seen to end a little before it
 DEADLINE_SLACK = timedelta(seconds=10)
 START_OVER = "Launch again to start over."
+HERE_AGAIN = "Repeat its command on its machine: a new run resumes from the checkpoints of this one."
 # of the first attempt: age of the record, since an older one may have left the index
 START_WITHIN = timedelta(hours=1)
 LAUNCHER_SILENT = timedelta(seconds=120)  # a starting run writes to its record more often than this
@@ -103,7 +104,7 @@ def by_limits(record: RunRecord, observed: Observation, now: datetime) -> Ending
     # without one, there is no agent to stop yet
     works = observed.heartbeat is not None and observed.heartbeat.phase
     if stop_at is not None and (not works or now >= stop_at + STOP_GRACE):
-        return stopped()
+        return stopped(record)
     return None
 
 
@@ -162,18 +163,18 @@ def ending_by_result(record: RunRecord, result: NodeResult) -> Ending:
     if result.state == "expired" or at_deadline:
         return expired(record)
     if record.stop_requested_at is not None:
-        return stopped()
+        return stopped(record)
     if result.state == "interrupted":
         why = str((result.error or {}).get("what") or "its node heard of the interruption and saved its work")
-        return _taken("the spot instance was taken back", why)
-    return _taken("the instance was shut down before its work was done", "")
+        return _taken(record, "the spot instance was taken back", why)
+    return _taken(record, "the instance was shut down before its work was done", "")
 
 
 def _before_an_instance(
     record: RunRecord, observed: Observation, launch: Launch | None, now: datetime
 ) -> Ending | None:
     if record.stop_requested_at is not None:
-        return stopped()
+        return stopped(record)
     # whether it looks for its instance, or did so before
     looks = launch is not None and (launch.is_open or launch.had_no_answer or launch.is_partial)
     silent_for = LAUNCHER_SILENT + (UNANSWERED if looks else timedelta(0))
@@ -181,9 +182,9 @@ def _before_an_instance(
     # the checkpoints of an earlier run, which may be large: START_WITHIN bounds it
     copies = launch is None and bool(record.parent)
     if is_gone and not (record.outlives_its_desk or copies):  # else control goes on
-        return interrupted("the launcher ended before an instance was started", "")
+        return interrupted(record, "the launcher ended before an instance was started", "")
     if launch is None and not record.lost and now > record.created_at + START_WITHIN:
-        return interrupted("the launcher slept before an instance was started", "")
+        return interrupted(record, "the launcher slept before an instance was started", "")
     return expired(record) if now >= record.effective_deadline.at else None
 
 
@@ -193,7 +194,7 @@ def gone_without_result(record: RunRecord, observed: Observation, seen: Instance
     if ended_at >= record.effective_deadline.at - DEADLINE_SLACK:
         return expired(record)
     if record.stop_requested_at is not None:
-        return stopped()
+        return stopped(record)
     by_api = seen.reason.startswith("Client.UserInitiated")  # as by the sweeper, which ends a silent node
     by_aws = seen.reason.startswith("Server.")  # EC2 does not date these ends: a late look finds a lease past
     if (
@@ -208,9 +209,9 @@ def gone_without_result(record: RunRecord, observed: Observation, seen: Instance
         error = refused.error(what, why=seen.reason, do=refused.remedy)
         return _ending("failed", error, "taken" if refused.error_class == "capacity" else "")
     if seen.market == "spot" and (seen.reason.startswith("Server.SpotInstance") or not seen.reason):
-        return _taken(f"the spot instance {seen.instance_id} was taken back", seen.reason)
+        return _taken(record, f"the spot instance {seen.instance_id} was taken back", seen.reason)
     if by_api or by_aws:
-        return _taken(f"instance {seen.instance_id} was ended from outside", seen.reason)
+        return _taken(record, f"instance {seen.instance_id} was ended from outside", seen.reason)
     reasons = (seen.reason or "no reason given", last_complaint(observed.boot_log))
     return _ending(
         "failed",
@@ -244,27 +245,39 @@ def _ending(outcome: Outcome, error: TrainerError, loss: Loss = "") -> Ending:
     return Ending(outcome=outcome, error=error.as_dict(), loss=loss)
 
 
+def again(record: RunRecord) -> str:
+    """Return how to go on with a run that ended before its work was done. Only one that had a machine, or
+    that continues another run, has something left to continue.
+    """
+    if not record.has_instances:
+        return HERE_AGAIN
+    if record.work in ("prepare", "score") or not (record.instances or record.parent):
+        return START_OVER
+    return f"Launch again with --resume {record.run_id} to continue it, or without to start over."
+
+
 def expired(record: RunRecord) -> Ending:
     """Return the end of a run at its deadline."""
-    deadline = record.effective_deadline
+    deadline, go_on = record.effective_deadline, again(record)
     what = f"the run reached its deadline at {iso(deadline.at)}"
     why, do = f"set by {CAUSES[deadline.cause]}", REMEDIES[deadline.cause]
+    do = do if go_on == START_OVER else f"{do} {go_on}"
     return _ending("expired", BudgetError(what, why=why, do=do))
 
 
-def stopped(do: str = START_OVER) -> Ending:
+def stopped(record: RunRecord) -> Ending:
     """Return the end of a run by a stop request."""
-    return _ending("stopped", Stopped("the run was stopped on request", do=do))
+    return _ending("stopped", Stopped("the run was stopped on request", do=again(record)))
 
 
-def interrupted(what: str, why: str, do: str = START_OVER) -> Ending:
+def interrupted(record: RunRecord, what: str, why: str) -> Ending:
     """Return the end of a run from outside, before its work was done."""
-    return _ending("interrupted", Interrupted(what, why=why, do=do))
+    return _ending("interrupted", Interrupted(what, why=why, do=again(record)))
 
 
-def _taken(what: str, why: str) -> Ending:
+def _taken(record: RunRecord, what: str, why: str) -> Ending:
     """Return the loss of a machine that somebody or AWS ended."""
-    return replace(interrupted(what, why), loss="taken")
+    return replace(interrupted(record, what, why), loss="taken")
 
 
 def silent_node(observed: Observation) -> Ending:

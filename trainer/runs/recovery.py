@@ -37,7 +37,7 @@ def after(record: RunRecord, observed: Observation, ending: Ending, now: datetim
     if not ending.loss:
         return ending.stored(record, now)
     if record.stop_requested_at is not None:
-        return stopped().stored(record, now)
+        return stopped(record).stored(record, now)
     assert record.attempt is not None
     reached = _reached(observed.heartbeat)
     ended = replace(record.attempt, ended_at=now, error=ending.error, reached=reached)
@@ -59,7 +59,7 @@ def recover(record: RunRecord, observed: Observation, now: datetime) -> tuple[Ac
     if observed.result is not None and observed.result.state in counts:
         return (ending_by_result(record, observed.result).stored(record, now),)
     if record.stop_requested_at is not None:
-        return (stopped().stored(record, now),)
+        return (stopped(record).stored(record, now),)
     if _why_not(record, now):
         return (_end(record, now),)
     why = f"attempt {attempt.number} lost its machine"

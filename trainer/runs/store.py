@@ -116,12 +116,12 @@ def find_run(objects: Objects, name: str) -> str:
         for run_id in reversed(runs):  # one without a record is a launch that was killed as it began
             if objects.head(key=record_key(run_id)) is not None:
                 return run_id
-        raise UsageError("there is no last run", do="There is no run yet.")
+        raise UsageError("there is no run yet", do="Start one with mayfly launch.")
     named = [run_id for run_id in runs if name and name in run_id]
     if len(named) > 1:
         more = f" and {len(named) - MOST_CANDIDATES} older" if len(named) > MOST_CANDIDATES else ""
         why = f"{', '.join(named[: -MOST_CANDIDATES - 1 : -1])}{more}"
-        raise UsageError(f"'{name}' is a part of {len(named)} runs' ids", why=why, do="Give more of one.")
+        raise UsageError(f"'{name}' is a part of {len(named)} runs' ids", why=why, do="Give more of the id.")
     return named[0] if named else name
 
 

@@ -98,7 +98,7 @@ def _rows(reference: Side, other: Side, score: str, lower: bool) -> list[Compare
     common = [place for place in ours if place in theirs and (place != ALL or symbols == others)]
     if not common:
         why = f"{reference.name} has {some_of(symbols, 3)}, {other.name} has {some_of(others, 3)}"
-        raise UsageError("they have no symbol in common", why=why, do=DO)
+        raise UsageError("the models have no symbol in common", why=why, do=DO)
     length = max(_days_of_a_cell(card) for side in (reference, other) for card in _scored(side, score))
     pairs = {
         symbol: _shared(theirs[symbol], ours[symbol], length if symbol == ALL else 1) for symbol in common
@@ -134,7 +134,7 @@ def _described(sides: Sequence[Side]) -> Mapping[str, Any]:
     targets = {(card.target, str(sorted(card.target_settings.items())), card.timeframe) for card in cards}
     if len(targets) > 1:
         told = some_of(sorted(f"{target} of {timeframe}" for target, _, timeframe in targets), 3)
-        raise UsageError("they forecast different things", why=f"{told}, or other settings", do=DO)
+        raise UsageError("the models forecast different things", why=f"{told}, or other settings", do=DO)
     about: Mapping[str, Any] = cards[0].metrics["about"]
     if not about["proper"]:
         why = f"no score of {cards[0].target} with these settings decides anything"

@@ -190,7 +190,7 @@ def read_decisions(objects: Objects, retrain: str, run_id: str) -> tuple[GateDec
     if stored is None:
         return None
     try:
-        name = "the decisions"
+        name = "the list of decisions"
         return read_value(stored.body, RunDecisions, name=name, most_bytes=MOST_DECISIONS_BYTES).decisions
     except Unsound as error:
         what = f"cannot read {decisions_key(retrain, run_id)}"

@@ -108,7 +108,7 @@ def lock_of(code: bytes) -> str:
         with zipfile.ZipFile(io.BytesIO(code)) as wheel, wheel.open(LOCK) as file:
             return file.read(MOST_LOCK_BYTES).decode()
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise ConfigError("the run's code has no lock", why=str(error), do="Name another run.") from error
+        raise ConfigError(f"the run's code has no {LOCK}", why=str(error), do="Name another run.") from error
 
 
 def refuse_deleted(objects: Objects, inputs: Iterable[ManifestInput]) -> None:

@@ -24,7 +24,7 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
     """
     for span in ("train", "validation", "test"):
         if metrics.get(span) is not None and not isinstance(metrics[span], Mapping):
-            raise ValueError(f"its {span} is no table of scores")
+            raise ValueError(f"its {span} is not a table of scores")
     about = metrics.get("about") or {}
     if not about:
         return
@@ -45,12 +45,12 @@ def check_metrics(metrics: Mapping[str, Any]) -> None:
     ):
         raise ValueError("its description has values that are not texts")
     if not isinstance(about.get(REFIT, ""), str) or len(about.get(REFIT, "")) > MOST_TIME:
-        raise ValueError(f"its {REFIT} is no time")
+        raise ValueError(f"its {REFIT} is not a time")
     if not isinstance(about.get(RULE, ""), str) or len(about.get(RULE, "")) > MOST_RULE:
-        raise ValueError(f"its {RULE} is no line")
+        raise ValueError(f"its {RULE} is not a line")
     tried = about.get(TRIED, 1)
     if type(tried) is not int or not 1 <= tried <= MOST_TRIED:
-        raise ValueError(f"its {TRIED} is no number of trials")
+        raise ValueError(f"its {TRIED} is not a number of trials")
     if not {about["headline"], *about["proper"]} <= described.keys() or len(columns) > MOST_COLUMNS:
         raise ValueError(f"its headline is not described, or it has more than {MOST_COLUMNS} columns")
 

@@ -162,7 +162,7 @@ def _place(target: OwnActions, candles: Candles, time: Any, before: int) -> int:
         place = int(np.searchsorted(candles.timestamp, time))
         if before < place < len(candles) and candles.timestamp[place] == time:
             return place
-        what = f'{target.class_name} has info["time"] = {time}, which is no later bar of its candles'
+        what = f'{target.class_name} has info["time"] = {time}, which is not a later bar of its candles'
     why = "an observation has the time of its newest bar, candles.timestamp[bar], and a step is a bar"
     raise UsageError(what, why=why, do=DO)
 

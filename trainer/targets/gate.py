@@ -38,7 +38,7 @@ class GateRule:
     def __post_init__(self) -> None:
         if not 0 < self.level < 1 or self.challenges < 1 or self.margin < 0:
             raise ValueError(
-                f"{self} is no rule: a level between 0 and 1, a challenge, a margin of 0 or more"
+                f"{self} is not valid: a rule has a level between 0 and 1, a challenge, a margin of 0 or more"
             )
         if self.least_cells < FEWEST_CELLS:
             raise ValueError(f"a decision takes {FEWEST_CELLS} cells or more, not {self.least_cells}")

@@ -90,7 +90,7 @@ class Position(TargetSettings):
             )
         if self.cost <= 0:
             raise UsageError(
-                "an agent that trades for nothing learns nothing that a market would pay",
+                "an agent can't be trained without trading costs",
                 why="target.fee, target.slippage and target.spread are all 0",
                 do="Set target.fee to what your broker takes; an exchange takes 0.0005 to 0.0025.",
             )
@@ -241,7 +241,7 @@ class Position(TargetSettings):
         at = held if self.is_continuous else knots[abs(knots - held).argmin()]
         made_NP = np.stack(list(columns.values()), axis=1)
         if not np.isfinite(made_NP).all():
-            raise DataError("the agent's outputs are no numbers", do="Train it again, with a lower rate.")
+            raise DataError("the agent's outputs are not numbers", do="Train it again, with a lower rate.")
         position_N = np.array([np.interp(at, knots, row) for row in made_NP])
         return {self.name: position_N, "trade": position_N - held}
 

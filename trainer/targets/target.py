@@ -229,7 +229,7 @@ class TargetSettings(HomeSettings):
 
     def check_held(self, held: float) -> None:
         """Raise UsageError for a share of the money that no account of its agents can hold."""
-        do = "Leave out what is held, --held."
+        do = "Leave --held out."
         raise UsageError(f"a model of {self.name} forecasts, and says nothing of what to hold", do=do)
 
     def columns_of_held(self, columns: Mapping[str, np.ndarray], held: float) -> dict[str, np.ndarray]:

@@ -43,7 +43,7 @@ def ensemble_cards(job: Job, data: Path, models: Sequence[Path]) -> list[Card]:
     Raises UsageError for a job with files of the user's own, and without several models of anything;
     DataError for candles that are not those of the run.
     """
-    _refuse_own_files(job, "their average is not scored")
+    _refuse_own_files(job, "the average of the models can't be scored")
     checked = [check_model(path, to_score=True) for path in models]
     with tempfile.TemporaryDirectory(prefix="mayfly-ensemble-") as scratch:
         read = plan_and_open(job, data, scratch=Path(scratch))
@@ -65,7 +65,7 @@ def unseen_cards(job: Job, data: Path, sides: Sequence[Sequence[Path]]) -> list[
     Raises UsageError for a job with files of the user's own and without a symbol in common; DataError for a
     model that can't be scored on the candles, and if no bar is left.
     """
-    _refuse_own_files(job, "they are not scored again")
+    _refuse_own_files(job, "the models can't be scored again")
     checked = [(side, check_model(path, to_score=True)) for side, paths in enumerate(sides) for path in paths]
     with tempfile.TemporaryDirectory(prefix="mayfly-compare-") as scratch:
         read = plan_and_open(job, data, scratch=Path(scratch))
@@ -80,7 +80,7 @@ def unseen_cards(job: Job, data: Path, sides: Sequence[Sequence[Path]]) -> list[
                     made[side].append(card)
     if not made[0]:
         why = f"the candles have {some_of([' '.join(series) for series in last], 3)}"
-        raise UsageError("they have no symbol in common there", why=why, do=DO)
+        raise UsageError("the models have no symbol in common in these candles", why=why, do=DO)
     return made
 
 
@@ -107,7 +107,11 @@ def _unseen(models: Sequence[CheckedModel], piece: Piece, job: Job, data: JobDat
 
 def _refuse_own_files(job: Job, what: str) -> None:
     if job.own_files:
-        raise UsageError(what, why="a card runs no code of yours", do="Leave --data.")
+        raise UsageError(
+            what,
+            why="their job has a Python file of yours, which this command does not run",
+            do="Leave --data out.",
+        )
 
 
 def _refuse_unlike(models: Sequence[CheckedModel], data: SymbolData, job: Job, how: str) -> None:

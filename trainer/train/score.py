@@ -257,7 +257,9 @@ def _checked(
     path = given / asked.path
     with path.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != asked.sha256:
-            raise DataError(f"the {asked.side} is another file than asked", do="Start the retrain again.")
+            raise DataError(
+                f"the {asked.side} is not the file that was asked for", do="Start the retrain again."
+            )
     card = read_card(path)
     files: list[Path] = []
     for own in (card.own_files[table] for table in ("model", "data") if table in card.own_files):

@@ -25,7 +25,7 @@ def test_a_stack_of_another_region_names_the_region(applied):
 
 
 def test_a_rehearsal_is_not_advised_to_be_one(applied):
-    with pytest.raises(ConfigError, match="no stack 'prod' .* A rehearsal has only stack dev"):
+    with pytest.raises(ConfigError, match="no stack 'prod' .* A rehearsal has the stack dev alone"):
         read_stack(applied, stack="prod")
 
 

@@ -191,7 +191,7 @@ def test_a_run_of_other_work_is_no_prepare_run(scheduled: Any) -> None:
             json.dumps({**stored, "work": "train", **({"files": []} if "files" in stored else {})}).encode(),
         )
         ended = advance(home, entry)
-        assert ended.state == "failed" and "is no prepare run" in str(ended.error)
+        assert ended.state == "failed" and "is not a prepare run" in str(ended.error)
         cloud.objects.write(key, json.dumps(stored).encode())
         cloud.objects.write(entry_key("weekly", AT), to_json(entry))
 

@@ -130,7 +130,7 @@ def test_ctrl_c_asks_the_agent_once_and_leaving_asks_nothing(run):
 def test_an_agent_that_died_without_a_word_is_told_of(run):
     cloud, record = run
     receipt = follow(cloud, record, Agent(cloud, record.run_id, looks=2, state=""))
-    assert (receipt["state"], receipt["error"]["what"]) == ("interrupted", "its agent ended without a result")
+    assert (receipt["state"], receipt["error"]["what"]) == ("interrupted", "the agent ended without a result")
 
 
 def test_control_neither_starts_nor_settles_it(run):

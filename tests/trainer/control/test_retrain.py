@@ -359,7 +359,7 @@ def test_a_refresh_comes_first_and_may_fail(home: RetrainHome, mayfly: Callable[
     ended(home, looks, error=failed, usd=1.0)  # all of the run's budget: 0 would be none
     looks = advance(home, looks)
     assert (looks.state, looks.spent_usd) == ("refused", 1.0)
-    assert "nothing is left of its budget" in str(looks.error)
+    assert "nothing is left of the budget of retrain" in str(looks.error)
 
     # A publication that can't be read any more: what the prepare run cost still counts.
     damaged = begin(home, "night", SUNDAY + 2 * WEEK)

@@ -254,6 +254,14 @@ def test_a_false_hash_of_a_file_that_the_set_had_is_found_out(run: PreparedRun) 
     run.refused("was reported")
 
 
+def test_a_file_too_large_to_hash_is_uploaded_again(
+    run: PreparedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.control.takeover.MOST_HASHED_BYTES", 1)
+    run.there_before()
+    run.refused("was not hashed .* Upload it again with aws s3 cp --checksum-algorithm SHA256")
+
+
 def test_a_file_that_was_indexed_before_is_none_to_look_at(run: PreparedRun) -> None:
     run.there_before(indexed=True)
     run.refused("no such file to check")

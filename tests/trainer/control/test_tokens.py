@@ -48,7 +48,7 @@ def test_a_second_caller_changes_no_token() -> None:
 def test_a_token_that_is_none_is_refused() -> None:
     objects = MemoryCloud(NOON).objects
     objects.write(NODES[0].token, b"guess")
-    with pytest.raises(ConfigError, match="tokens/AROA1:i-3/r/1 is no token"):
+    with pytest.raises(ConfigError, match="tokens/AROA1:i-3/r/1 is not a token"):
         give_token(objects, NODES)
 
 

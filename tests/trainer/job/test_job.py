@@ -95,18 +95,18 @@ def test_an_unknown_key_names_the_nearest_or_its_owner(keys, line):
         ({"market": ["spot", "free"]}, "on_demand, spot"),
         ({"market": []}, "on_demand, spot"),
         ({"queue_timeout": "13h"}, "at most 12h"),
-        ({"queue_timeout": "soon"}, "not a duration"),
+        ({"queue_timeout": "soon"}, "machine.queue_timeout 'soon' is not a duration"),
         ({"name": "Crypto LSTM"}, "lower case"),
         ({"name": "a" * 25}, "24"),
         ({"track": ["mlflow", "neptune"]}, "mlflow or wandb"),
         ({"track": 3}, "a list of texts"),
         ({"symbols": [1, 2]}, "a list of texts"),
-        ({"max_duration": "soon"}, "not a duration"),
+        ({"max_duration": "soon"}, "machine.max_duration 'soon' is not a duration"),
         ({"budget": float("inf")}, "0 or more"),
         ({"learning_rate": float("inf")}, "above 0"),
         ({"epochs": True}, "a whole number"),
         ({"batch": -3}, "0 or more"),
-        ({"test_fraction": 0.8}, "a tenth of the bars"),
+        ({"test_fraction": 0.8}, "must be below 90%"),
         ({"agent.environment": 5}, "'agent.environment' is 5 (it must be FILE.py:CLASS)"),
         ({"agent.environment": 0}, "'agent.environment' is 0 (it must be FILE.py:CLASS)"),
         ({"model": "tcn", "batch": "auto"}, "batch = auto is for models that read windows"),
@@ -322,3 +322,12 @@ def test_the_trainers_variables_are_bounded_and_no_secrets():
     for entry, words in refused.items():
         assert words in refusal(lambda entry=entry: MachineSettings(env=(entry,)))
     assert "at most 100" in refusal(lambda: MachineSettings(env=tuple(f"A{n}=1" for n in range(101))))
+
+
+def test_spans_that_leave_no_training_say_their_sum():
+    said = refusal(lambda: parse_job({}, {"data.test_fraction": 0.4, "data.folds": 2}))
+    assert "validation and 2 tests take 95% of the bars; it must be below 90%" in said
+    said = refusal(
+        lambda: parse_job({}, {"data.split": "kfold", "data.folds": 2, "data.validation_fraction": 0.45})
+    )
+    assert "validation and a fold's test take 95% of the bars" in said and "raise data.folds" in said

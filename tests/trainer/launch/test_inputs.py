@@ -127,6 +127,8 @@ def test_a_symbol_with_too_few_bars_or_excluded_is_left_out():
         choose([ETH], **taken, exclude=["ETH-USD"])
     with pytest.raises(DataError, match="unknown symbol 'ETH'"):
         choose([ETH], **taken, exclude=["ETH"])
+    with pytest.raises(DataError, match=r"'X' in data.exclude .* Leave it out of data.exclude\."):
+        choose([ETH], **taken, exclude=["X"])
 
 
 def test_a_file_that_nobody_checked_is_left_out():

@@ -160,8 +160,8 @@ def test_spot_unlikely_to_end_in_time_is_refused():
         plan(long_job("160m"))
     text = " ".join(str(refused.value).split())
     assert "no spot plan is likely to end before its hard stop of 2.7 h, set by machine.max_duration" in text
-    assert "g6.xlarge needs 2.6 h; with 10% interruptions an hour, an assumption" in text
-    assert "its chance to end in time is 77%, and 80% is the least" in text
+    assert "g6.xlarge needs 2.6 h, and its chance to end in time is 77%, below 80%." in text
+    assert "The chance assumes 10% interruptions an hour, each of which costs " in text
     assert "Launch with --on-demand." in text
     plan(long_job("3h"))  # one interruption fits
     plan(replace(long_job("160m"), machine=replace(long_job("160m").machine, market=("on_demand",))))
@@ -179,7 +179,7 @@ def test_where_spot_is_unlikely_on_demand_is_left():
 def test_spot_without_checkpoints_needs_time_to_start_over():
     job = long_job("5h")
     assert plan(job).first.market == "spot"
-    with pytest.raises(BudgetError, match="cost all work so far each"):
+    with pytest.raises(BudgetError, match="each of which costs all work so far"):
         plan(job, keeps_checkpoints=False)
     plan(long_job("7h"), keeps_checkpoints=False)
 

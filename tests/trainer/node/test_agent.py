@@ -132,3 +132,5 @@ def test_a_terminated_node_reports_within_the_grace(machine: Any) -> None:
     machine.wait_for(lambda: f"{MODELS}lstm_A_1m.safetensors" in machine.keys(MODELS))
     node.terminate(grace_seconds=500)
     assert machine.result()["state"] == "stopped"
+    log = b"".join(machine.read(key) for key in machine.keys(f"{NODE}log/")).decode()
+    assert "the trainer was stopped" in log and "models failed" not in log

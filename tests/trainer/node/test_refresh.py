@@ -297,7 +297,7 @@ def test_an_error_of_the_refresh_is_the_runs(
 ) -> None:
     source = "import os, pathlib\npathlib.Path(os.environ['API_KEY'] + '.csv').touch()"
     with pytest.raises(
-        TrainingFailed, match=r"added '\[API_KEY\].csv' \(it is empty\)\. Correct the refresh"
+        TrainingFailed, match=r"added '\[API_KEY\].csv' \(it is empty\)\. Read the log of the prepare run"
     ):
         refreshed(node, tmp_path, monkeypatch, source)
 

@@ -99,6 +99,26 @@ def test_wheels_are_installed_by_hash_over_the_images_packages(node, tmp_path):
         install(node, requirements=requirements, **given)
 
 
+def test_only_pip_s_refusal_is_the_requirements_fault(node, tmp_path, monkeypatch):
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho no module named venv\nexit 1\n")
+    broken.chmod(0o755)
+    bare = environment.for_script({}, path="/usr/bin")
+    with pytest.raises(TrainingFailed, match="can't make the script's environment .no module") as failed:
+        make_venv(node, python=str(broken), folder=tmp_path / "venv", environment=bare)
+    assert failed.value.do == "Read `mayfly logs`, and launch again."
+    requirements = tmp_path / "requirements.txt"
+    given = {"venv": tmp_path, "wheels": tmp_path, "requirements": requirements, "environment": bare}
+    requirements.write_text("tiny==1.0\n")
+    with pytest.raises(TrainingFailed, match=r"Correct script\.requirements"):
+        install(node, str(broken), **given)
+    requirements.write_text("# Packages of a script for Python 3.12\n")
+    monkeypatch.setattr(module, "INSTALL_SECONDS", 0.0)
+    with pytest.raises(TrainingFailed, match="can't ask the image for its Python") as failed:
+        install(node, str(broken), **given)
+    assert failed.value.do == "Read `mayfly logs`, and launch again."
+
+
 def test_a_stop_ends_pip_and_the_pip_that_it_started(node, tmp_path):
     pip = tmp_path / "python"
     pip.write_text("#!/bin/sh\nsleep 1000 &\necho $! > pid.new; mv pid.new pid; wait\n")
@@ -121,7 +141,7 @@ def test_a_stop_ends_pip_and_the_pip_that_it_started(node, tmp_path):
 def test_what_some_runs_need_is_installed_by_a_lock_of_its_own(monkeypatch, install, title, pin):
     ran: list[list[str]] = []
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(module, "_run", lambda node, what, words, environment: ran.append([what, *words]))
+    monkeypatch.setattr(module, "_run", lambda node, what, words, environment, do: ran.append([what, *words]))
     install(SimpleNamespace(status=SimpleNamespace(message="")))
     ((what, *words),) = ran
     lock = Path(words[-1].removeprefix("--requirement="))

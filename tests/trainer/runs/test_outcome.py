@@ -128,3 +128,20 @@ def test_a_failed_boot_says_what_its_stage_said(ended, stage, why):
     assert last_complaint("install: there is no lock\nbootstrap: failed: install (exit code 103)") == (
         "there is no lock"
     )
+
+
+def test_an_end_from_outside_says_how_to_continue(ended):
+    record = replace(ended("Server.SpotInstanceTermination"), stop_requested_at=at(30))
+    resume = f"Launch again with --resume {record.run_id} to continue it, or without to start over."
+    assert ending_of(record, Observation(), at(120)).error["do"] == resume
+    taken = ending_of(replace(record, stop_requested_at=None), Observation(), at(120))
+    assert taken.error["do"] == resume
+    late = replace(record, instances=(replace(record.instances[0], terminated_at=at(1800)),))
+    assert ending_of(late, Observation(), at(1900)).error["do"] == f"Raise --budget, or train less. {resume}"
+
+
+def test_a_run_without_an_instance_is_not_continued(make_record):
+    record = make_record(stop_requested_at=at(1))
+    assert ending_of(record, Observation(), at(2)).error["do"] == "Launch again to start over."
+    continuing = replace(record, parent="RUN-before")
+    assert f"--resume {record.run_id}" in ending_of(continuing, Observation(), at(2)).error["do"]

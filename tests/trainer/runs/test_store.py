@@ -183,5 +183,5 @@ def test_a_run_is_named_by_its_id_a_unique_part_or_last(objects, make_record):
 
 
 def test_without_a_run_there_is_no_last_one(objects):
-    with pytest.raises(UsageError, match=r"there is no last run\. There is no run yet\."):
+    with pytest.raises(UsageError, match=r"there is no run yet\. Start one with mayfly launch\."):
         find_run(objects, "last")

@@ -128,8 +128,8 @@ def test_seeds_are_averaged() -> None:
         (card("AAA", first=90), "they scored 10 cells of the test span alike, and a comparison takes 20"),
         (card("AAA", first=200), "they scored 0 cells"),
         (card("AAA", losses={}), "no losses by cell"),
-        (card("AAA", timeframe="1d"), "they forecast different things"),
-        (card("AAA", target_settings={"horizon": 9}), "they forecast different things"),
+        (card("AAA", timeframe="1d"), "the models forecast different things"),
+        (card("AAA", target_settings={"horizon": 9}), "the models forecast different things"),
     ],
 )
 def test_what_cant_be_compared_is_refused(other: Card, why: str) -> None:

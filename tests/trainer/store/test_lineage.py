@@ -59,7 +59,7 @@ def test_code_is_taken_by_its_hash_and_has_its_lock() -> None:
     with pytest.raises(ConfigError, match=r"the code of run r is gone \(there is no code/a.whl"):
         code_of(Shelf(), manifest)  # type: ignore[arg-type]
     for odd in (b"no wheel", wheel("trainer/x.py", "")):
-        with pytest.raises(ConfigError, match="has no lock"):
+        with pytest.raises(ConfigError, match="has no trainer/node/requirements.lock"):
             lock_of(odd)
 
 

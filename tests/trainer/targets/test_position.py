@@ -207,7 +207,7 @@ def test_outputs_that_are_no_numbers_are_no_positions(target):
     assert np.isnan(forecast).any(axis=1).tolist() == [False, False, False, True, False]
     assert math.isnan(target.loss_of_span(outputs, labels))
     columns = target.columns(outputs, None, np.arange(5), {})
-    with pytest.raises(DataError, match="no numbers"):
+    with pytest.raises(DataError, match="not numbers"):
         target.columns_of_held(columns, 0.0)
 
 
@@ -254,7 +254,7 @@ def test_growth_is_in_basis_points_and_drawdown_a_share():
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"fee": 0.0, "slippage": 0.0}, "trades for nothing"),
+        ({"fee": 0.0, "slippage": 0.0}, "without trading costs"),
         ({"levels": 4}, "odd number with target.short"),
         ({"fill": "yesterday"}, "one of next_open, close"),
         ({"limit": 2.0}, "at most 1"),

@@ -136,7 +136,7 @@ def test_a_model_that_cannot_be_compared_is_refused(run: ScoreRun) -> None:
         assert why in run.scored().reason
     run.champion()
     (run.given / run.models[1].path).write_bytes(b"swapped")
-    assert "another file than asked" in run.scored().reason
+    assert "is not the file that was asked for" in run.scored().reason
 
 
 def test_candles_that_cannot_be_read_are_an_event(run: ScoreRun, tmp_path: Path) -> None:

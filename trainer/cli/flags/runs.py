@@ -29,7 +29,11 @@ def logs_flags(parser: Parser) -> None:
     parser.add_argument("run", metavar="RUN", help=RUN)
     parser.add_argument("-f", "--follow", action="store_true", help="keep printing until the run ends")
     parser.add_argument(
-        "--tail", type=int, default=0, metavar="N", help="print the last N lines only, or epochs (default: 3)"
+        "--tail",
+        type=int,
+        default=0,
+        metavar="N",
+        help="print only the last N lines; of --metrics, epochs (default: 3)",
     )
     parser.add_argument(
         "--metrics",

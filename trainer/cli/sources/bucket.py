@@ -22,6 +22,13 @@ from trainer.data.table import SUFFIXES
 SCHEME = "s3://"
 MOST_BYTES = 20 * 10**9  # fetched by one launch
 MOST_FILES = 10_000
+_PUSH = (  # a launch would index files that aws s3 sync put into a data set, 1 GB at a time
+    "copy it to this machine and push it: aws s3 sync SOURCE candles/, then mayfly data push candles/"
+)
+_COPY = (
+    "copy it into the stack's bucket and set data.folder to the copy:"
+    " aws s3 sync --checksum-algorithm SHA256 SOURCE s3://BUCKET/raw/SET/"
+)
 
 
 def is_in_bucket(path: str) -> bool:
@@ -35,7 +42,8 @@ def fetch_candles(path: str, access: Access, into: Path) -> Path:
 
     Raises DataError for none, or more than MOST_FILES or MOST_BYTES, ours for what AWS refuses.
     """
-    return _fetch(path, access, into, _is_candles, f"no object below it ends in {', '.join(SUFFIXES)}")
+    none = f"no object below it ends in {', '.join(SUFFIXES)}"
+    return _fetch(path, access, into, _is_candles, none, _PUSH)
 
 
 def fetch_files(path: str, access: Access, into: Path) -> Path:
@@ -43,12 +51,12 @@ def fetch_files(path: str, access: Access, into: Path) -> Path:
 
     Keys with a name that begins with a dot are left out.
     """
-    _fetch(path, access, into, _is_file, "no object lies below it")
+    _fetch(path, access, into, _is_file, "no object lies below it", _COPY)
     return into
 
 
 def _fetch(
-    path: str, access: Access, into: Path, is_meant: Callable[[str, list[str]], bool], none: str
+    path: str, access: Access, into: Path, is_meant: Callable[[str, list[str]], bool], none: str, many: str
 ) -> Path:
     # Late: half a second that a local folder need not pay.
     from botocore.exceptions import BotoCoreError, ClientError
@@ -59,7 +67,7 @@ def _fetch(
     s3 = access.client("s3", timeout_seconds=120.0)
     try:
         listed = list(islice(_listed(s3, bucket, prefix, is_meant), MOST_FILES + 1))
-        _check_size(path, listed, none)
+        _check_size(path, listed, none, many)
         places = {key: into.joinpath(*_parts(key, prefix)) for key, _ in listed}
         known = {"client": s3, "bucket": bucket}
         several_at_once(
@@ -96,7 +104,7 @@ def _parts(key: str, prefix: str) -> list[str]:
     return [key.rpartition("/")[2]] if key == prefix else key.removeprefix(prefix).lstrip("/").split("/")
 
 
-def _check_size(path: str, listed: list[tuple[str, int]], none: str) -> None:
+def _check_size(path: str, listed: list[tuple[str, int]], none: str, many: str) -> None:
     if not listed:
         raise DataError(f"{path} holds no data", why=none, do=f"Look with aws s3 ls {path}.")
     size = sum(bytes_ for _, bytes_ in listed)
@@ -105,7 +113,7 @@ def _check_size(path: str, listed: list[tuple[str, int]], none: str) -> None:
         raise DataError(
             f"{path} has {files} files, {size / 1e9:.1f} GB",
             why=f"a launch fetches {MOST_FILES:,} files and {MOST_BYTES / 1e9:.0f} GB at most",
-            do="Name a narrower prefix, or put the files into the stack's bucket: aws s3 sync SOURCE s3://BUCKET/raw/main/.",
+            do=f"Name a narrower prefix, or {many}.",
         )
 
 

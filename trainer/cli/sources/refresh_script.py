@@ -64,7 +64,7 @@ def refuse_unfetched(objects: Objects, data_set: str) -> None:
     if FETCHED_KEY in (metadata or {}):
         return
     why = f"no file of data set {data_set} says from which source its bars are"
-    do = "Fetch its first files with mayfly data fetch, and upload them with mayfly launch --data."
+    do = f"Fetch its first files with mayfly data fetch, then: mayfly data push PATH --set {data_set}."
     raise UsageError("data.refresh = fetch has nothing to go on from", why=why, do=do)
 
 

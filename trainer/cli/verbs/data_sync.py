@@ -216,7 +216,7 @@ def _pull_one(
 def _hash_of(path: Path) -> str:
     """Return the hash of a file that is there, '' if there is none. Raises UsageError for anything else."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise UsageError(f"{path} is no plain file", do="Choose another --out.")
+        raise UsageError(f"{path} is not a plain file", do="Choose another --out.")
     if not path.exists():
         return ""
     with open_plain(path) as file:
@@ -248,7 +248,7 @@ def _instant(text: str) -> datetime | None:
         return named.replace(tzinfo=named.tzinfo or timezone.utc).astimezone(timezone.utc)
     except (ValueError, OverflowError) as error:
         do = "Write it as 2026-11-20 or 2026-11-20T14:30Z, or name a run."
-        raise UsageError(f"--at {text} is no time", do=do) from error
+        raise UsageError(f"--at {text} is not a time", do=do) from error
 
 
 # --- ls

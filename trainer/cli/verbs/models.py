@@ -263,8 +263,8 @@ def _scored_again(objects: Objects, sides: list[Side], data: Path) -> list[Side]
     named = [named_models(objects, side.name)[1] for side in sides]
     of_runs = [one for models in named for one in models if one.run_id]
     if not of_runs:
-        why = "a run's job says how its candles are read, and these are in production"
-        raise UsageError("they can't be scored again", why=why, do="Name one of them as RUN/NAME.")
+        why = "only a run's job says how its candles are read, and these are models in production"
+        raise UsageError("the models can't be scored again", why=why, do="Name one of them as RUN/NAME.")
     newest = max(of_runs, key=lambda one: one.created_at)
     record, _ = read_record(objects, newest.run_id)
     with tempfile.TemporaryDirectory(prefix="mayfly-models-") as folder:

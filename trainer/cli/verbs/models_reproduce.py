@@ -92,8 +92,8 @@ def refuse_other_lock(past: PastRun, code: bytes) -> None:
     """Raise ConfigError if packages of the run's lock are not what is installed here."""
     if others := other_packages(lock_of(code), _installed):
         version = some_of(others, 5)
-        do = "Install its lock, or reproduce with the Mayfly and the environment of then."
-        raise ConfigError(f"run {past.run_id} had another lock", why=version, do=do)
+        do = "Install these versions, or reproduce it with the Mayfly and the environment of that time."
+        raise ConfigError(f"run {past.run_id} was made with other packages", why=version, do=do)
 
 
 def _installed(package: str) -> str:
@@ -140,8 +140,8 @@ class _Models:
                 do = "Reproduce it on such a machine."
                 raise ConfigError(f"{one.model} can't be reproduced here", why=why, do=do)
             if one.torch.partition("+")[0] != self._here.torch.partition("+")[0]:
-                why = f"torch {one.torch}, here {self._here.torch}"
-                raise ConfigError(f"{one.model} had another lock", why=why, do="Install that torch.")
+                why, do = f"torch {one.torch}, here {self._here.torch}", f"Install torch {one.torch}."
+                raise ConfigError(f"{one.model} was made with another torch", why=why, do=do)
             if not asked(one, steps):
                 least = min(place.number for place in one.losses)
                 do = f"Give --steps {least * one.steps_of_epoch}, or leave it out."

@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def advise(arguments: argparse.Namespace) -> Advice:
     """Plan what the user asks for. Raises a TrainerError for a job, or numbers, that no machine fits."""
-    deadline = parse_duration(arguments.deadline) if arguments.deadline else None
+    deadline = parse_duration(arguments.deadline, "--deadline") if arguments.deadline else None
     counted = _take_count(arguments)
     job = asked_job(arguments)
     desks = desk_machines(arguments.desk)
@@ -170,7 +170,7 @@ def _training_work(job: Job, bars: int | None, count: int) -> TrainingWork:
     if bars is not None and not 0 < bars <= MOST_BARS:
         raise UsageError(f"--bars is {bars}", do="Name the bars of each symbol, such as --bars 3700000.")
     if bars is None and not job.data.path:
-        why = "there are no candles to count without an account"
+        why = "no candles were named, and without an account there are none to count"
         do = "Name them with --data PATH, or give numbers: --symbols 20 --bars 500000."
         raise UsageError("nothing to plan for", why=why, do=do)
     if bars is None:
@@ -193,7 +193,7 @@ def _of_files(job: Job, count: int) -> TrainingWork:
     names = [name for name in job.data.symbols or found.bars if name not in job.data.exclude]
     if not names:
         why = f"data.exclude names all that {job.data.path} has"
-        raise DataError("no symbol is left to train", why=why, do="Remove one from data.exclude.")
+        raise DataError("no symbol is left to train", why=why, do="Leave one out of data.exclude.")
     if count > len(names):
         do = "Name fewer, or plan by numbers alone: --bars N."
         raise UsageError(f"--symbols {count}, but {job.data.path} has {len(names)}", do=do)

@@ -147,7 +147,9 @@ def publish(
 def _training_sent(job: Job, account: Account) -> Sent:
     """Return a training as it is published: without a path of this desk."""
     if job.data.path:
-        do = f"Upload it once with mayfly launch --data {job.data.path}, and leave data.path out."
+        do = (
+            f"Upload it once, and leave data.path out: mayfly data push {job.data.path} --set {job.data.set}."
+        )
         raise UsageError("data.path is a folder of this desk", why="a retrain reads its data set", do=do)
     if job.data.refresh == FETCH:
         refuse_unfetched(account.objects, job.data.set)

@@ -23,6 +23,7 @@ from trainer.data.read.shapes import FIELDS
 from trainer.data.read.sources import Series
 from trainer.data.timeframes import EVENTS, SECOND, name_of, origin_of, step_of
 
+REPAIR = "as mayfly data check PATH --fix NEW does"
 MOST_VOLUME = 1e100  # of a bar: sums of larger ones pass the largest float64
 MOST_TIMES_OFF = 50  # a close this many times off both neighbours is a misplaced decimal point
 
@@ -295,12 +296,12 @@ def check_order(series: Series) -> None:
         raise DataError(
             f"{series.file} has duplicate bars of {series.symbol}",
             why=f"{twice} in all, the first at {at}",
-            do="Drop the duplicates.",
+            do="Drop the duplicates. mayfly data check PATH --fix NEW drops those that are equal.",
         )
     raise DataError(
         f"{series.file} has unsorted bars of {series.symbol}",
         why=f"{at} comes after {time_text(series.timestamp[first])}",
-        do="Sort the file by time.",
+        do=f"Sort the file by time, {REPAIR}.",
     )
 
 
@@ -319,7 +320,7 @@ def _check_values(
             raise DataError(
                 f"{some_of(files, 3)}: {problem} in a bar of {symbol}",
                 why=f"{counted(int(bad.sum()), 'such bar')}, the first at {time_text(timestamp[row])}",
-                do="Correct or drop those bars; a missing bar is handled as a hole.",
+                do=f"Correct those bars, or drop them, {REPAIR}; a missing bar is handled as a hole.",
             )
 
 

@@ -47,7 +47,9 @@ def check_path(path: str) -> None:
     if not there:
         raise DataError(f"data folder {path} does not exist", do="Give a folder or a file of candles.")
     if not place.is_file() and not place.is_dir():
-        raise DataError(f"{path} is no plain file or folder", do="Give a folder or a file of candles.")
+        raise DataError(
+            f"{path} is neither a plain file nor a folder", do="Give a folder or a file of candles."
+        )
     if place.is_file() and not place.name.lower().endswith(SUFFIXES):
         raise DataError(
             f"{path} is not a candle file",

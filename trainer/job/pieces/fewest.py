@@ -5,6 +5,7 @@ their number.
 from __future__ import annotations
 
 from trainer.base.errors import DataError
+from trainer.base.text import counted
 from trainer.data.feature_names import lookback_of, warmup_of_features
 from trainer.data.splits import split
 from trainer.job.job import Job
@@ -42,7 +43,7 @@ def too_few(
     model = f"{job.model.bars_seen} that the model sees"
     why = f"one label needs {needed}: {warmup} {before}, {model}, {target.bars_ahead} or more ahead"
     do = f"Give more bars, lower {job.model.shorter}, or leave the symbol out of --symbols."
-    return DataError(f"{symbol} has {bars} bars", why=why, do=do)
+    return DataError(f"{symbol} has {counted(bars, 'bar')}", why=why, do=do)
 
 
 def empty_span(symbol: str, bars: int, job: Job) -> DataError | None:

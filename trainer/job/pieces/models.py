@@ -25,7 +25,7 @@ def _of_all(kind: str, what: str) -> Callable[[Job, Sequence[SeriesWork], str], 
     def pieces(job: Job, series: Sequence[SeriesWork], timeframe: str) -> tuple[Piece, ...]:
         for one in series:
             if one.symbol.casefold() == job.name.casefold():
-                why = f"{what} is called by its job, and would be taken for the symbol's"
+                why = f"{what} has the name of its job, and would be taken for the model of that symbol"
                 same = f"the job and its symbol {one.symbol} have the same name"
                 raise DataError(same, why=why, do="Give the job another name.")
         return tuple(

@@ -99,7 +99,7 @@ class CandleEnvironment(gymnasium.Env):
         self.place = int((options or {}).get("place", drawn))
         if not 0 <= self.place < bars:
             raise UsageError(
-                f"place {self.place} is no bar of the span", do=f"Give one from 0 to {bars - 1:,}."
+                f"place {self.place} is not a bar of the span", do=f"Give one from 0 to {bars - 1:,}."
             )
         self.steps, self.held = 0, 0.0
         return self._observation(), {"time": int(self.market.times[self.place])}
@@ -130,7 +130,7 @@ class CandleEnvironment(gymnasium.Env):
             return terms.positions[int(action)]
         share = float(np.asarray(action, dtype=np.float64).reshape(-1)[0])
         if not np.isfinite(share):
-            raise DataError("the policy returns an action that is no number", do="Look at its loss.")
+            raise DataError("the policy returns an action that is not a number", do="Look at its loss.")
         return min(max(share, terms.positions[0]), terms.positions[-1])
 
     def _observation(self) -> np.ndarray:

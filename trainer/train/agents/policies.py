@@ -31,7 +31,7 @@ def policy(file: Path, env: Any) -> Policy:
     target = target_of(card, file)
     if not isinstance(target, EnvironmentTarget):
         do = "mayfly predict says what it forecasts, or what to hold."
-        raise UsageError(f"{file} is no agent of your own environment", do=do)
+        raise UsageError(f"{file} is not an agent of your own environment", do=do)
     check_card(card, target, file)
     act = policy_of(network_from(card, load_tensors(file), file).eval(), target)
     space = env.action_space

@@ -70,7 +70,7 @@ def read_finished(
         do = "Leave --finished out."
         raise UsageError(f"cannot read finished pieces from {path}", why=why, do=do) from error
     if unknown := [title for title in read if title not in known]:
-        why = f"{unknown[0][:80]!r} is no piece of this job"
+        why = f"{unknown[0][:80]!r} is not a piece of this job"
         raise UsageError(f"finished pieces in {path}", why=why, do="Give those of the same job and data.")
     return {known[title].name: end for title, end in read.items()}
 

@@ -73,12 +73,12 @@ def _spaces(target: Any, env: Any) -> Any:
 
     name = target.class_name
     if not isinstance(env, Env):
-        raise UsageError(f"{name} is no gymnasium.Env", why="an agent acts in one", do=DO)
+        raise UsageError(f"{name} is not a gymnasium.Env", why="an agent acts in one", do=DO)
     seen: Any = getattr(env, "observation_space", None)
     action: Any = getattr(env, "action_space", None)
     if not isinstance(seen, Box) or len(seen.shape) != 1 or not seen.shape[0]:
         why = f"it is {str(seen)[:80]}"
-        raise UsageError(f"{name}.observation_space is no Box of one dimension", why=why, do=DO)
+        raise UsageError(f"{name}.observation_space is not a Box of one dimension", why=why, do=DO)
     if seen.shape[0] > MOST_SEEN:
         why, do = f"a card has {MOST_SEEN:,} at most", "Show fewer."
         raise UsageError(f"{name} shows {seen.shape[0]:,} numbers", why=why, do=do)

@@ -69,6 +69,12 @@ def test_nothing_too_much_and_no_such_bucket_are_one_line(
     monkeypatch.setattr(bucket_source, "MOST_BYTES", 100)
     with pytest.raises(DataError, match=r"has 1 files, 0\.0 GB .a launch fetches 10,000 files"):
         fetch_candles(f"s3://{bucket}/fx", applied, tmp_path)
+    with pytest.raises(DataError, match="mayfly data push candles/"):
+        fetch_candles(f"s3://{bucket}/fx", applied, tmp_path)
+    with pytest.raises(
+        DataError, match="set data.folder to the copy: aws s3 sync --checksum-algorithm SHA256"
+    ):
+        fetch_files(f"s3://{bucket}/fx", applied, tmp_path)
     assert not files(tmp_path)
 
 

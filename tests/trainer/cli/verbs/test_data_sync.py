@@ -206,9 +206,9 @@ def test_the_versions_of_then_come_back(
     [
         (("pull", "nowhere"), "there is no data set 'nowhere'"),
         (("pull", "../x"), "data.set"),
-        (("pull", "--at", "2026-13-01"), "is no time"),
+        (("pull", "--at", "2026-13-01"), "is not a time"),
         (("ls", "main", "--at", "2020-01-01"), "no data set 'main' at 2020-01-01 00:00 UTC"),
-        (("pull", "--at", "0001-01-01T00:00+05:00"), "is no time"),
+        (("pull", "--at", "0001-01-01T00:00+05:00"), "is not a time"),
         (("pull", "nowhere", "--at", "2020-01-01T10:00+02:00"), "'nowhere' at 2020-01-01 08:00 UTC"),
         (("pull", "--at", "no-such-run"), "no run"),
     ],

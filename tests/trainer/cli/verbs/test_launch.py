@@ -169,7 +169,7 @@ def refused(capsys: pytest.CaptureFixture[str], code: int, *words: object) -> st
     ("code", "words", "line"),
     [
         (2, "--data CANDLES --symbols DOGE-USD", "BTC-USD, ETH-USD"),
-        (2, "--data CANDLES --set model.lookback=5000", "BTC-USD has 3000 bars"),
+        (2, "--data CANDLES --set model.lookback=5000", "BTC-USD has 3,000 bars"),
         (104, "--data CANDLES --budget 0.001", "a budget of $0.001 is too small"),
     ],
 )
@@ -202,13 +202,18 @@ def test_without_credentials_a_launch_names_what_is_missing(monkeypatch, capsys,
     forget_sessions()
     line = capsys.readouterr().err
     assert line.startswith("error: no AWS credentials and no AWS region found, so there is no stack to ask")
-    assert "--rehearse" in line
+    assert "Set AWS_PROFILE and AWS_REGION, and create the stack" in line and "--rehearse" in line
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    assert launch("--instance", "p3.8xlarge") == 103
+    forget_sessions()
+    assert "Set AWS_REGION, and create the stack with pulumi up if" in capsys.readouterr().err
 
 
 def test_an_unknown_stack_names_pulumi_up_and_the_nearest(as_aws, capsys):
     line = refused(capsys, 103, "--stack", "dew")
     assert "there is no stack 'dew' in us-east-1 (no SSM parameter /mayfly/mayfly/dew)" in line
-    assert "Did you mean dev?" in line
+    assert "Did you mean dev? If it is in another region, set AWS_REGION" in line
     assert "pulumi up --stack dew" in line
 
 

@@ -157,7 +157,7 @@ def test_a_deadline_leaves_what_nine_of_ten_runs_meet(capsys):
     )
     assert line["seconds"]["p90"] <= 600
     code, words = refused(capsys, *NUMBERS[1:], "--deadline", "2m")
-    assert code == 104 and "nothing is done within 2 min" in words and "in nine of ten runs" in words
+    assert code == 104 and "no run ends within 2 min" in words and "nine of ten runs end within" in words
 
 
 def test_numbers_and_a_job_with_its_data_make_the_same_plan(capsys, tmp_path):

@@ -104,7 +104,7 @@ def test_a_look_at_a_rehearsal_that_never_was_creates_nothing(
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (None, "stack.yaml is no file"),
+        (None, "stack.yaml is not a file"),
         ("retrains: []", "stack.yaml has no settings of a stack (it is not YAML with a table `config`)"),
         ("config: [", "stack.yaml has no settings of a stack (while parsing"),
         ("config: {mayfly:retrain: []}", "the stack has no setting 'retrain'. Did you mean retrains, "),

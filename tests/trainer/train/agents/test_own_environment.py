@@ -367,13 +367,13 @@ LINES = {
     "Escapes": "looks ahead: the end of an episode at",
     "Chance": "is not deterministic",
     "Timeless": 'has no info["time"]',
-    "Late": "which is no later bar of its candles",
+    "Late": "which is not a later bar of its candles",
     "Broken": "reward nan",
     "Blind": "not finite",
-    "Pictures": "observation_space is no Box of one dimension",
+    "Pictures": "observation_space is not a Box of one dimension",
     "Endless": "neither Discrete nor a bounded Box",
     "Wrong": "fails Gymnasium's checker",
-    "Plain": "is no gymnasium.Env",
+    "Plain": "is not a gymnasium.Env",
     "Missing": "has no class Missing",
 }
 

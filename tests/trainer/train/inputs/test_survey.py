@@ -85,7 +85,7 @@ def test_finished_trials_come_with_what_they_ended_with(tmp_path):
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ('["C-USD"]', "'C-USD' is no piece of this job"),
+        ('["C-USD"]', "'C-USD' is not a piece of this job"),
         ('{"A-USD": 1}', "not a list"),
         ("[1]", "not a text"),
         ("[", "Expecting value"),
