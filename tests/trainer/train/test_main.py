@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.disks import refused
 from tests.jobs import sets
 from tests.processes import await_end_of
 from tests.trainer.train.conftest import SMALL
+from trainer.bars.document import DataPlan
 from trainer.base.files import held_alone
 from trainer.train.__main__ import main
 from trainer.train.checkpoint_files import CheckpointManifest, Made
@@ -105,6 +107,18 @@ def test_bad_data_exits_2_at_a_desk_and_100_on_a_node(tmp_path, data, capsys, wr
     assert main([*desk, "--events", str(tmp_path / "events")]) == 100
     (event,) = [json.loads(line) for line in (tmp_path / "events" / "events.jsonl").read_text().splitlines()]
     assert (event["event"], event["code"], event["what"]) == ("error", 100, "TINY-USD has 100 bars")
+
+
+def test_a_full_disk_before_a_training_is_one_line(tmp_path, data, capsys, monkeypatch):
+    out, events = tmp_path / "out", tmp_path / "events"
+    monkeypatch.setattr(DataPlan, "to_bytes", refused)
+    desk = ["--data", str(data), "--out", str(out), "--device", "cpu"]
+    assert main(desk) == 103
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"error: cannot write {out}/plan.json (No space left on device). Free some space."
+    assert main([*desk, "--events", str(events)]) == 100
+    (event,) = [json.loads(line) for line in (events / "events.jsonl").read_text().splitlines()]
+    assert (event["event"], event["what"]) == ("error", f"cannot write {out}/plan.json")
 
 
 @pytest.mark.parametrize(
