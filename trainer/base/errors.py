@@ -119,8 +119,10 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
         raise
 
 
-def file_error(error: OSError) -> ConfigError | None:
+def file_error(error: BaseException) -> ConfigError | None:
     """Return the error of a file that can't be read or written, or of a full disk; None for any other."""
+    if not isinstance(error, OSError):
+        return None
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         at = f" {error.filename}" if error.filename else ""
         return ConfigError(f"cannot write{at}", why=str(error.strerror), do="Free some space.")

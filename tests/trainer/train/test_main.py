@@ -207,6 +207,16 @@ def test_a_full_disk_costs_the_files_about_a_training(data, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["piece"] == "LOW-USD"
 
 
+def test_a_model_that_cant_be_written_is_one_line(data, tmp_path, capfd):
+    out = tmp_path / "out"
+    (card := out / "lstm-direction_LOW-USD_1m.json").mkdir(parents=True)
+    desk = ["--data", str(data), "--out", str(out), "--device", "cpu", "--symbols", "LOW-USD", *SMALL]
+    assert main([*desk, "--epochs", "1", "--set", "train.retries=0"]) == 100
+    said = capfd.readouterr().err
+    assert f"failed: cannot use {card} (Is a directory). Check the path" in said
+    assert "Traceback" not in said
+
+
 def test_a_folder_that_another_training_writes_is_refused(data, tmp_path, capsys):
     out = tmp_path / "out"
     (out / ".candles").mkdir(parents=True)
