@@ -17,8 +17,10 @@ from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 
+from trainer.base.errors import FULL
+
 # of a file that takes no more bytes: its disk is full or broken, or it would be larger than it may be
-REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+REFUSED = (*FULL, errno.EFBIG, errno.EIO)
 HELD = ".held"  # end of the names of folders that are removed once nobody holds them
 
 
@@ -88,9 +90,10 @@ def append_whole(path: Path, block: bytes) -> None:
         try:
             while block:
                 block = block[file.write(block) :]
-        except OSError:
-            file.truncate(size)
-            raise
+        except OSError as error:
+            with suppress(OSError):
+                file.truncate(size)
+            raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 class LineFile:

@@ -197,10 +197,10 @@ def test_a_block_is_appended_whole_or_not_at_all(tmp_path: Path) -> None:
     append_whole(path, b"one\n")
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (6, before[1]))
-        with pytest.raises(OSError, match="File too large"):
+        with pytest.raises(OSError, match="File too large") as raised:
             append_whole(path, b"two\n")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert path.read_bytes() == b"one\n"
+    assert path.read_bytes() == b"one\n" and raised.value.filename == str(path)
     append_whole(path, b"three\n")
     assert path.read_bytes() == b"one\nthree\n"
