@@ -122,10 +122,12 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
         raise
 
 
-def file_error(error: BaseException) -> ConfigError | None:
-    """Return the error of a file that can't be read or written, of a full disk or of a limit of the system;
-    None for any other.
+def problem_of(error: BaseException) -> TrainerError | None:
+    """Return the error to show: itself if it is ours, else that of a file that can't be read or written, of a
+    full disk or of a limit of the system; None for any other.
     """
+    if isinstance(error, TrainerError):
+        return error
     if not isinstance(error, OSError):
         return None
     if error.errno in FULL:

@@ -109,12 +109,10 @@ def _problem(error: Exception, words: list[str]) -> TrainerError | None:
     of ours.
     """
     # Late, like everything here: --help needs none of it.
-    from trainer.base.errors import TrainerError, UsageError, file_error
+    from trainer.base.errors import UsageError, problem_of
 
-    if isinstance(error, TrainerError):
-        return error
-    if isinstance(error, OSError):
-        return file_error(error)
+    if (problem := problem_of(error)) is not None:
+        return problem
     if isinstance(error, UnicodeEncodeError):
         odd = next((word for word in words if word.encode(errors="replace").decode() != word), None)
         return UsageError(f"'{odd}' is not UTF-8", do="Type it again.") if odd else None

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from trainer.bars.document import LARGEST_BYTES, DataPlan, read_plan
 from trainer.base.arguments import Parser, check_folder
 from trainer.base.environment import set_variables
-from trainer.base.errors import Stopped, TrainerError, UsageError, file_error
+from trainer.base.errors import Stopped, TrainerError, UsageError, problem_of
 from trainer.base.extras import missing_library
 from trainer.base.files import held_alone, read_plain, whole_file
 from trainer.base.process_state import write_stacks_at_abort
@@ -136,13 +136,11 @@ def main(
     except Stopped as stop:
         print(printable(str(stop)), file=sys.stderr)
         return stop.exit_code
-    except TrainerError as error:
-        return _failed(error, log, options.events)
-    except (ModuleNotFoundError, OSError) as raised:
-        problem = missing_library(raised) if isinstance(raised, ModuleNotFoundError) else file_error(raised)
-        if problem is None:
+    except (TrainerError, ModuleNotFoundError, OSError) as raised:
+        error = missing_library(raised) if isinstance(raised, ModuleNotFoundError) else problem_of(raised)
+        if error is None:
             raise
-        return _failed(problem, log, options.events)
+        return _failed(error, log, options.events)
 
 
 def _failed(error: TrainerError, log: EventLog | None, events: Path | None) -> int:

@@ -36,7 +36,7 @@ def test_nearest_is_silent_when_nothing_is_close():
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.EFBIG, errno.EIO])
 def test_a_limit_of_the_system_is_one_line(code):
-    error = errors.file_error(OSError(code, os.strerror(code)))
+    error = errors.problem_of(OSError(code, os.strerror(code)))
     what, do = "the system refused a file, a connection or a process", "Check the disk"
     assert error is not None and str(error).startswith(f"{what} ({os.strerror(code)}). {do}")
-    assert errors.file_error(ConnectionResetError(errno.ECONNRESET, "reset")) is None
+    assert errors.problem_of(ConnectionResetError(errno.ECONNRESET, "reset")) is None

@@ -23,7 +23,7 @@ from trainer.aws.objects import given
 from trainer.aws.stack import read_stack
 from trainer.aws.transfer import fetch_file
 from trainer.base.arguments import check_folder
-from trainer.base.errors import ConfigError, TrainerError, UsageError, file_error
+from trainer.base.errors import ConfigError, TrainerError, UsageError, problem_of
 from trainer.base.files import append_whole, whole_file
 from trainer.base.symbols import path_flaw
 from trainer.base.text import printable
@@ -159,10 +159,8 @@ class Pulled:
         """Return the files that a step wrote; what fails there is a problem of that name."""
         try:
             return step()
-        except TrainerError as error:
-            self.problems[name] = error
-        except OSError as error:
-            if (problem := file_error(error)) is None:
+        except (TrainerError, OSError) as error:
+            if (problem := problem_of(error)) is None:
                 raise
             self.problems[name] = problem
         return ()

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from trainer.base.errors import DataError, TrainerError, file_error
+from trainer.base.errors import DataError, TrainerError, problem_of
 from trainer.base.freed_memory import release_freed_memory
 from trainer.base.process_state import write_stacks_at_abort
 from trainer.base.signs import tell_signs
@@ -71,7 +71,7 @@ def work(station: Station, settings: WorkerSettings, connection: Connection) -> 
         places = places_of(job, station.device)
         train(roster, form, job, roster.report, places=places, heard=notice, interval=interval)
     except BaseException as error:  # broad on purpose: report it, then end
-        if file_error(error) is None:
+        if problem_of(error) is None:
             traceback.print_exc(file=sys.stderr)
         roster.report(crash_of(error))
         sys.exit(1)
@@ -79,7 +79,7 @@ def work(station: Station, settings: WorkerSettings, connection: Connection) -> 
 
 def crash_of(error: BaseException) -> dict[str, Any]:
     """Return the event of an error that ends this worker."""
-    reason = str(file_error(error) or f"{type(error).__name__}: {error}")[:500]
+    reason = str(problem_of(error) or f"{type(error).__name__}: {error}")[:500]
     return {"event": "crashed", "reason": reason, "out_of_memory": is_out_of_memory(error)}
 
 
