@@ -130,11 +130,12 @@ def main(
                 models, code = _train(options, log, ends)
         finally:
             tell_signs(None)
-            shown.finish()
+            with suppress(OSError):  # what can't be shown ends no training
+                shown.finish()
         shown.print_models(models)
         return code
     except Stopped as stop:
-        print(printable(str(stop)), file=sys.stderr)
+        _say(str(stop))
         return stop.exit_code
     except (TrainerError, ModuleNotFoundError, OSError) as raised:
         error = missing_library(raised) if isinstance(raised, ModuleNotFoundError) else problem_of(raised)
@@ -143,9 +144,14 @@ def main(
         return _failed(error, log, options.events)
 
 
+def _say(line: str) -> None:
+    with suppress(OSError):  # as above
+        print(printable(line), file=sys.stderr)
+
+
 def _failed(error: TrainerError, log: EventLog | None, events: Path | None) -> int:
     """Print the error that ends a training, and emit it where events are kept; return the exit code."""
-    print(printable(f"error: {error}"), file=sys.stderr)
+    _say(f"error: {error}")
     if log is None or events is None:
         return error.exit_code
     log.emit({"event": "error", **error.as_dict(), "code": 100})

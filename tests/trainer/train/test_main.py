@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -165,6 +166,12 @@ def test_missing_data_is_refused_before_torch_loads(tmp_path):
     assert ended.returncode == 2, ended.stderr
     assert ended.stderr.startswith(f"error: data folder {tmp_path}/nope does not exist")
     assert not (tmp_path / "out").exists()
+
+
+def test_an_error_that_cant_be_shown_keeps_its_exit_code(tmp_path, data, monkeypatch):
+    desk = ["--data", str(data), "--out", str(tmp_path), "--device", "cpu", "--symbols", "BGI-USD"]
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=refused))
+    assert main(desk) == 2
 
 
 def test_finished_pieces_are_known_and_not_made_again(tmp_path, data, capsys):
