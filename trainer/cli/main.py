@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
 
@@ -143,9 +142,8 @@ def _report(error: dict[str, object], line: str, as_json: bool) -> int:
         sys.stdout.flush()
     except OSError:  # the reader has ended, or the disk is full
         sys.stdout = None  # as in `main`
-        with suppress(OSError):
-            if as_json:
-                warn(f"error: {line}")
+        if as_json:
+            warn(f"error: {line}")
     return int(str(error["code"]))
 
 
