@@ -37,6 +37,11 @@ def fill(folder: Path) -> Path:
     return big
 
 
+def refused(*_: object, **__: object) -> bytes:
+    """Take the place of whatever writes to a full disk."""
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 class FullDisk:
     """A file on a disk with so much room, for the tests to write through."""
 

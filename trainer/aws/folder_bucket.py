@@ -276,10 +276,12 @@ class FolderBucket:
                 yield {"Key": key, "ETag": "", "Size": about.st_size, "LastModified": _instant(about)}
 
     def _keys(self, prefix: str) -> list[str]:
-        """Return the keys that begin with a prefix, in order, without foreign files."""
+        """Return the keys that begin with a prefix, in order, without foreign files. Raises botocore's error
+        for a folder that can't be read: its keys would be missing.
+        """
         above = prefix.rpartition("/")[0]
         found = []
-        for here, folders, names in os.walk(self.folder / above):
+        for here, folders, names in os.walk(self.folder / above, onerror=_unlisted):
             if Path(here).name != "raw":  # raw/.files/ has data
                 folders[:] = [name for name in folders if not name.startswith(".")]
             base = Path(here).relative_to(self.folder)
@@ -378,6 +380,11 @@ def check_conditions(
     if other or (if_none_match and newest):
         what = "At least one of the pre-conditions you specified did not hold"
         raise refusal("PreconditionFailed", 412, operation, what)
+
+
+def _unlisted(error: OSError) -> None:
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        raise refusal("FolderFailed", 500, "ListObjects", str(error)) from error
 
 
 def span(text: str, size: int) -> tuple[int, int]:

@@ -8,7 +8,6 @@ name only once its bytes have that hash. Raises botocore's errors; the caller tr
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import threading
@@ -24,6 +23,7 @@ from typing import IO, Any
 from trainer.aws.access import error_code, version_of
 from trainer.aws.checksums import crc64nvme
 from trainer.aws.journal import MOST_PARTS, Journal
+from trainer.base.errors import FULL
 from trainer.base.files import take_lock
 
 PART_BYTES = 16 << 20  # of 5 MiB to 5 GiB that S3 allows; AWS advises 8 to 16 (S3 user guide, 2026-11-27)
@@ -210,7 +210,7 @@ def fetch_parts(
                 _remove(partial, journal)
                 raise
             except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                if error.errno in FULL:
                     _remove(partial, journal)  # it fills the disk
                 raise
             if not sha256 or found == sha256:

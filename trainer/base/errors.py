@@ -25,6 +25,9 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import ClassVar
 
+FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk
+_LIMITS = (errno.EMFILE, errno.ENFILE, errno.EFBIG, errno.EIO, errno.ENOMEM, errno.EAGAIN)
+
 
 class TrainerError(Exception):
     """Say what failed (with the value), why (with the AWS code), and what to do (a command or a setting)."""
@@ -119,24 +122,29 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
         raise
 
 
-def file_error(error: OSError) -> ConfigError | None:
-    """Return the error of a file that can't be read or written, of a full disk, or of a socket whose path is
-    too long; None for any other.
+def problem_of(error: BaseException) -> TrainerError | None:
+    """Return the error to show: itself if it is ours, else that of a file that can't be read or written, of a
+    full disk, of a socket whose path is too long, or of a limit of the system; None for any other.
     """
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if isinstance(error, TrainerError):
+        return error
+    if not isinstance(error, OSError):
+        return None
+    if error.errno in FULL:
         at = f" {error.filename}" if error.filename else ""
         return ConfigError(f"cannot write{at}", why=str(error.strerror), do="Free some space.")
     if str(error) == "AF_UNIX path too long":  # of multiprocessing's sockets, and ours
-        why, do = (
-            "a socket's path has 107 bytes at most, on a Mac 103",
-            "Set TMPDIR to a shorter one, such as /tmp.",
-        )
+        why = "a socket's path has 107 bytes at most, on a Mac 103"
+        do = "Set TMPDIR to a shorter one, such as /tmp."
         return ConfigError("the path of the temporary folder is too long", why=why, do=do)
-    if error.filename is None:
+    if error.filename is not None:
+        what, do = f"cannot use {error.filename}", "Check the path and its permissions."
+    elif error.errno in _LIMITS:
+        what = "the system refused a file, a connection or a process"
+        do = "Check the disk, the memory and this shell's limits (ulimit -a)."
+    else:
         return None
-    return ConfigError(
-        f"cannot use {error.filename}", why=str(error.strerror), do="Check the path and its permissions."
-    )
+    return ConfigError(what, why=str(error.strerror), do=do)
 
 
 def nearest(

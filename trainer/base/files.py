@@ -17,6 +17,10 @@ from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 
+from trainer.base.errors import FULL
+
+# of a file that takes no more bytes: its disk is full or broken, or it would be larger than it may be
+REFUSED = (*FULL, errno.EFBIG, errno.EIO)
 HELD = ".held"  # end of the names of folders that are removed once nobody holds them
 
 
@@ -47,7 +51,7 @@ def read_plain(path: Path, *, most_bytes: int) -> bytes:
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
     """Yield a new path beside `path` to write to. On success rename it to `path`, on failure remove it; make
-    missing folders.
+    missing folders. An OSError of the new file names `path`.
 
     A link at `path` is replaced, not followed. Threads and processes may write the same path at once: the
     last one wins.
@@ -60,8 +64,21 @@ def whole_file(path: Path) -> Iterator[Path]:
     try:
         yield partial
         partial.replace(path)
+    except OSError as error:
+        if _is_of(partial, error):
+            raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from error
+        raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _is_of(file: Path, error: OSError) -> bool:
+    """Return whether an error is of this file: Python names no file that refuses bytes, and Arrow names files
+    in texts alone.
+    """
+    if error.filename is None:
+        return error.errno in REFUSED or str(file) in str(error)
+    return str(file) in map(str, (error.filename, error.filename2))
 
 
 def append_whole(path: Path, block: bytes) -> None:
@@ -73,9 +90,10 @@ def append_whole(path: Path, block: bytes) -> None:
         try:
             while block:
                 block = block[file.write(block) :]
-        except OSError:
-            file.truncate(size)
-            raise
+        except OSError as error:
+            with suppress(OSError):
+                file.truncate(size)
+            raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 class LineFile:

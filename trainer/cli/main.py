@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
 
@@ -109,12 +108,10 @@ def _problem(error: Exception, words: list[str]) -> TrainerError | None:
     of ours.
     """
     # Late, like everything here: --help needs none of it.
-    from trainer.base.errors import TrainerError, UsageError, file_error
+    from trainer.base.errors import UsageError, problem_of
 
-    if isinstance(error, TrainerError):
-        return error
-    if isinstance(error, OSError):
-        return file_error(error)
+    if (problem := problem_of(error)) is not None:
+        return problem
     if isinstance(error, UnicodeEncodeError):
         odd = next((word for word in words if word.encode(errors="replace").decode() != word), None)
         return UsageError(f"'{odd}' is not UTF-8", do="Type it again.") if odd else None
@@ -145,9 +142,8 @@ def _report(error: dict[str, object], line: str, as_json: bool) -> int:
         sys.stdout.flush()
     except OSError:  # the reader has ended, or the disk is full
         sys.stdout = None  # as in `main`
-        with suppress(OSError):
-            if as_json:
-                warn(f"error: {line}")
+        if as_json:
+            warn(f"error: {line}")
     return int(str(error["code"]))
 
 

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import sys
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -68,8 +69,9 @@ def say_text(text: str) -> None:
 
 
 def warn(line: str) -> None:
-    """Print a line to stderr."""
-    print(folded(one_line(line), sys.stderr), file=sys.stderr)
+    """Print a line to stderr, unless its reader or terminal is gone, or its disk full."""
+    with suppress(OSError):
+        print(folded(one_line(line), sys.stderr), file=sys.stderr)
 
 
 def ask(question: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 from trainer.base import environment
@@ -42,7 +43,9 @@ def show(renderable: RenderableType, stream: TextIO | None = None) -> None:
 
 
 class Console:
-    """Messages on stderr: permanent lines, and on a terminal a live region below them."""
+    """Messages on stderr: permanent lines, and on a terminal a live region below them. One that can't be
+    shown ends no command: the reader or the terminal may be gone, or the disk full.
+    """
 
     def __init__(
         self,
@@ -78,10 +81,11 @@ class Console:
         if self._paused:
             self._held.append(lambda: self.show(renderable))
             return
-        if self._region is not None:
-            self._region.console.print(renderable)
-        else:
-            show(renderable, self.stream)
+        with suppress(OSError):
+            if self._region is not None:
+                self._region.console.print(renderable)
+            else:
+                show(renderable, self.stream)
         self._printed_at = self._clock()
 
     def update(self, text: str) -> None:
@@ -100,16 +104,18 @@ class Console:
         if not self.live or self._paused:
             return
         self._picture = picture
-        if self._region is None:
-            from trainer.cli.views.drawing import live_region
+        with suppress(OSError):
+            if self._region is None:
+                from trainer.cli.views.drawing import live_region
 
-            self._region = live_region(self.stream, lambda: self._picture())
-        self._region.refresh()
+                self._region = live_region(self.stream, lambda: self._picture())
+            self._region.refresh()
 
     def prompt(self, text: str) -> None:
         """Print a text without a line end."""
-        self.stream.write(printable(text))
-        self.stream.flush()
+        with suppress(OSError):
+            self.stream.write(printable(text))
+            self.stream.flush()
 
     def pause(self) -> None:
         """Stop all output until `resume`: no live region, no updates; lines are queued."""
@@ -125,7 +131,8 @@ class Console:
 
     def close(self) -> None:
         """Remove the live region, so that the next output begins on an empty line."""
-        if self._region is not None:
-            self._region.stop()
-            self._region = None
-        self.stream.flush()
+        region, self._region = self._region, None
+        with suppress(OSError):
+            if region is not None:
+                region.stop()
+            self.stream.flush()

@@ -7,7 +7,6 @@ own machine `mayfly agent` starts it. Exits with the code in result.json. Never 
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import signal
@@ -20,7 +19,7 @@ from types import FrameType
 from trainer.aws.access import Access, aws_error
 from trainer.aws.place import ACCOUNT, HERE, REHEARSAL
 from trainer.base import environment
-from trainer.base.errors import ConnectionFailed, TrainerError, TrainingFailed
+from trainer.base.errors import FULL, ConnectionFailed, TrainerError, TrainingFailed
 from trainer.base.instants import utc_now
 from trainer.base.silence import FIRST_SECONDS
 from trainer.base.strict_json import Unsound
@@ -44,7 +43,6 @@ from trainer.runs.manifest import Manifest, read_manifest
 from trainer.runs.reports import UNFINISHED
 
 log = logging.getLogger("trainer.node")
-FULL = (errno.ENOSPC, errno.EDQUOT)
 OWN_SMOKE_SECONDS = 300.0  # of import and of smoke test on the caller's own machine, whose disk may be slow
 
 

@@ -7,7 +7,6 @@ the document that the trainer reads (`base/arrivals.py`): only the models that n
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import threading
@@ -16,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from trainer.base.arrivals import BEAT_SECONDS, Arrivals
-from trainer.base.errors import DataError, Stopped, TrainerError
+from trainer.base.errors import FULL, DataError, Stopped, TrainerError
 from trainer.node.shared import Node
 from trainer.node.stage import AT_ONCE, check_space, fetch_one
 from trainer.runs.manifest import ManifestInput
@@ -95,7 +94,7 @@ class ArrivingInputs:
     def _error(self, error: TrainerError | OSError) -> DataError:
         if isinstance(error, TrainerError):
             return DataError(error.what, why=error.why, do=error.do)
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        full = error.errno in FULL
         what = "the disk is full" if full else "a file can't be staged"
         return DataError(what, why=str(error), do=self._node.place.more_disk if full else "Launch again.")
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.base import environment
-from trainer.base.errors import DataError, Stopped, TrainerError, TrainingFailed
+from trainer.base.errors import DataError, Stopped, TrainerError, TrainingFailed, problem_of
 from trainer.base.files import whole_file
 from trainer.base.own_file import in_bundle
 from trainer.base.symbols import file_flaw
@@ -79,7 +79,9 @@ def main(arguments: list[str] | None = None) -> int:
         return stopped.exit_code
     except ScriptFailed as failed:
         return failed.code
-    except TrainerError as error:
+    except (TrainerError, OSError) as raised:
+        if (error := problem_of(raised)) is None:
+            raise
         events.write({"event": "error", **error.as_dict(), "code": TrainingFailed.exit_code})
         return TrainingFailed.exit_code
     return 0

@@ -20,6 +20,7 @@ from http.client import responses
 
 from botocore.exceptions import ClientError
 
+from trainer.base.errors import FULL
 from trainer.base.instants import utc_now
 from trainer.rehearsal import (
     compute,
@@ -32,7 +33,6 @@ from trainer.rehearsal import (
     wire,
 )
 from trainer.rehearsal.account import EmbeddedAccount, Rules
-from trainer.rehearsal.home import FULL
 from trainer.rehearsal.keys import Keyring
 from trainer.rehearsal.wire import Answer, Call, Environ, StartResponse
 from trainer.rehearsal.world import AwsError

@@ -14,7 +14,6 @@ and counts only if the server there knows its secret. Standard library only.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -32,7 +31,6 @@ NOTE, LOCK, LOG, VERSION = "server.json", "server.lock", "server.log", "format.j
 STACK = "stack.json"
 FORMAT = 3
 REFUSED = "refused: "  # in a server's last line, before the JSON of the error for which it does not start
-FULL = (errno.ENOSPC, errno.EDQUOT)
 LEAST_FREE_BYTES = 1 << 20
 _URL = re.compile(r"http://127\.0\.0\.1:\d{1,5}")
 _SECRET = re.compile(r"[0-9a-f]{64}")

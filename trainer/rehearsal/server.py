@@ -31,7 +31,7 @@ from typing import Any
 import trainer
 from trainer.aws.access import Access
 from trainer.base.environment import rehearsal_environment
-from trainer.base.errors import ConfigError, TrainerError
+from trainer.base.errors import FULL, ConfigError, TrainerError
 from trainer.rehearsal import home, instance, lambdas, messages, pulumi_apply, scheduling, storage
 from trainer.rehearsal.account import EmbeddedAccount, Rules
 from trainer.rehearsal.applied_program import AppliedProgram, ProgramStore, program_hash, replay
@@ -385,7 +385,7 @@ def main(arguments: Sequence[str] | None = None, *, aws_type: type[EmbeddedAws] 
     try:
         return serve(options.root, aws_type)
     except OSError as error:
-        if error.errno not in home.FULL:
+        if error.errno not in FULL:
             raise
         refused: TrainerError = home.disk_full(options.root)
     except TrainerError as error:

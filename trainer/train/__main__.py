@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 from trainer.bars.document import LARGEST_BYTES, DataPlan, read_plan
 from trainer.base.arguments import Parser, check_folder
 from trainer.base.environment import set_variables
-from trainer.base.errors import Stopped, TrainerError, UsageError
+from trainer.base.errors import Stopped, TrainerError, UsageError, problem_of
 from trainer.base.extras import missing_library
-from trainer.base.files import held_alone, read_plain
+from trainer.base.files import held_alone, read_plain, whole_file
 from trainer.base.process_state import write_stacks_at_abort
 from trainer.base.signs import tell_signs
 from trainer.base.text import printable
@@ -130,24 +130,32 @@ def main(
                 models, code = _train(options, log, ends)
         finally:
             tell_signs(None)
-            shown.finish()
+            with suppress(OSError):  # what can't be shown ends no training
+                shown.finish()
         shown.print_models(models)
         return code
     except Stopped as stop:
-        print(printable(str(stop)), file=sys.stderr)
+        _say(str(stop))
         return stop.exit_code
-    except TrainerError as error:
-        print(printable(f"error: {error}"), file=sys.stderr)
-        if log is None or options.events is None:
-            return error.exit_code
-        log.emit({"event": "error", **error.as_dict(), "code": 100})
-        return 100
-    except ModuleNotFoundError as missing:
-        problem = missing_library(missing)
-        if problem is None:
+    except (TrainerError, ModuleNotFoundError, OSError) as raised:
+        error = missing_library(raised) if isinstance(raised, ModuleNotFoundError) else problem_of(raised)
+        if error is None:
             raise
-        print(printable(f"error: {problem}"), file=sys.stderr)
-        return problem.exit_code
+        return _failed(error, log, options.events)
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):  # as above
+        print(printable(line), file=sys.stderr)
+
+
+def _failed(error: TrainerError, log: EventLog | None, events: Path | None) -> int:
+    """Print the error that ends a training, and emit it where events are kept; return the exit code."""
+    _say(f"error: {error}")
+    if log is None or events is None:
+        return error.exit_code
+    log.emit({"event": "error", **error.as_dict(), "code": 100})
+    return 100
 
 
 def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple[list[dict[str, str]], int]:
@@ -218,7 +226,8 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
         data = open_data(job, options.data, scratch=scratch, plan=_plan(options.plan), **coming)
     job = data.plan.decided(job)  # its features may depend on it
     check_inputs(job)
-    (options.out / "plan.json").write_bytes(data.plan.to_bytes())
+    with whole_file(options.out / "plan.json") as partial:
+        partial.write_bytes(data.plan.to_bytes())
     surveyed = survey(job, data.plan)
     given = read_finished(options.finished, surveyed.pieces, job.search)
     tried = ends_observed(surveyed.pieces, job, data, options.out / "observed" / "models")

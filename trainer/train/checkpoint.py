@@ -16,8 +16,9 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -95,13 +96,27 @@ def write(folder: Path, run: Run, state: ModelState, made: Made, *, choice: Mapp
     `choice` is the training strategy and where it came from; a resumed run keeps it.
     """
     place = checkpoint_folder(folder, run, state)
-    place.mkdir(parents=True, exist_ok=True)
     tensors = tensors_of_checkpoint(run, state)
     manifest = manifest_of(run, state, made, choice=choice)
-    sha256 = write_tensors(place / DATA, tensors)
-    replace(manifest, shards={DATA: sha256}, tensors=whole_in(DATA, tensors)).write(place)
+    with removed_if_refused(place):
+        place.mkdir(parents=True, exist_ok=True)
+        sha256 = write_tensors(place / DATA, tensors)
+        replace(manifest, shards={DATA: sha256}, tensors=whole_in(DATA, tensors)).write(place)
     drop_old(place)
     return place
+
+
+@contextmanager
+def removed_if_refused(place: Path) -> Iterator[None]:
+    """Remove a checkpoint that the disk refused in part: nothing reads it without a manifest, and its data
+    would keep the disk full.
+    """
+    try:
+        yield
+    except OSError:
+        if not (place / MANIFEST).exists():
+            shutil.rmtree(place, ignore_errors=True)
+        raise
 
 
 def checkpoint_folder(folder: Path, run: Run, state: ModelState) -> Path:

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.base.errors import DataError, Stopped, TrainerError
+from trainer.base.errors import DataError, Stopped, TrainerError, problem_of
 from trainer.base.own_file import in_bundle
 from trainer.base.signs import tell_signs
 from trainer.data.columns import told_of
@@ -120,7 +120,9 @@ def main(arguments: list[str] | None = None) -> int:
         score_run(options.data, options.out, options.given, log.emit)
     except Stopped as stopped:
         return stopped.exit_code
-    except TrainerError as error:
+    except (TrainerError, OSError) as raised:
+        if (error := problem_of(raised)) is None:
+            raise
         log.emit({"event": "error", **error.as_dict(), "code": 100})
         return 100
     finally:

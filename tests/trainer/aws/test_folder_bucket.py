@@ -190,6 +190,10 @@ def test_a_failing_disk_is_an_error_of_the_bucket(access, monkeypatch):
         with monkeypatch.context() as broken, pytest.raises(ClientError, match="No space left"):
             broken.setattr("hashlib.file_digest", fails)
             ask(Bucket="", Key="runs/r/run.json")
+    for ask in (s3.list_objects_v2, s3.list_object_versions):
+        with monkeypatch.context() as broken, pytest.raises(ClientError, match="No space left"):
+            broken.setattr("os.scandir", fails)
+            ask(Bucket="", Prefix="runs/")
 
 
 @pytest.mark.parametrize(

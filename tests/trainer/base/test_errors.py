@@ -1,6 +1,10 @@
 """The error tree: exit codes, the one line, and its table in the documentation."""
 
+import errno
+import os
 import re
+
+import pytest
 
 from trainer.base import errors
 
@@ -28,3 +32,11 @@ def test_an_error_is_one_line_of_what_why_and_what_to_do():
 def test_nearest_is_silent_when_nothing_is_close():
     assert errors.nearest("g5.12xlrge", ["g5.12xlarge", "trn1.2xl"]) == "Did you mean g5.12xlarge?"
     assert errors.nearest("zzz", ["g5.12xlarge"]) == ""
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EFBIG, errno.EIO])
+def test_a_limit_of_the_system_is_one_line(code):
+    error = errors.problem_of(OSError(code, os.strerror(code)))
+    what, do = "the system refused a file, a connection or a process", "Check the disk"
+    assert error is not None and str(error).startswith(f"{what} ({os.strerror(code)}). {do}")
+    assert errors.problem_of(ConnectionResetError(errno.ECONNRESET, "reset")) is None

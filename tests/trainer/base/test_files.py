@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.disks import FullDisk
@@ -31,6 +35,50 @@ def test_a_failure_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> No
         partial.write_text("ne")
         raise KeyboardInterrupt
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def _write_much(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        file.write(b"123456")
+        file.write(b"7")
+
+
+def _copy(path: Path) -> None:
+    (source := path.with_name("source")).write_bytes(b"12345")
+    with source.open("ab") as file:
+        file.truncate(1 << 20)
+    shutil.copyfile(source, path)
+
+
+def _write_table(path: Path) -> None:
+    pq.write_table(pa.table({"one": range(1000)}), path)
+
+
+@pytest.mark.parametrize("write", [_write_much, _copy, _write_table])
+def test_a_file_that_takes_no_more_bytes_is_named(write: Callable[[Path], None], tmp_path: Path) -> None:
+    path, before = tmp_path / "a.parquet", resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6, before[1]))
+        with pytest.raises(OSError, match="File too large") as raised, whole_file(path) as partial:
+            write(partial)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert raised.value.filename == str(path) and raised.value.filename2 is None
+    assert raised.value.strerror == "File too large"
+
+
+def test_a_folder_that_takes_no_file_is_told_by_the_files_name(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "a.parquet"
+    with pytest.raises(FileNotFoundError) as raised, whole_file(path) as partial:
+        path.parent.rmdir()
+        _write_table(partial)
+    assert raised.value.filename == str(path)
+
+
+def test_an_error_of_another_file_stays_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="other") as raised, whole_file(tmp_path / "a"):
+        (tmp_path / "other").read_bytes()
+    assert raised.value.filename == str(tmp_path / "other")
 
 
 def test_folders_are_made_and_a_link_is_replaced(tmp_path: Path) -> None:
@@ -149,10 +197,10 @@ def test_a_block_is_appended_whole_or_not_at_all(tmp_path: Path) -> None:
     append_whole(path, b"one\n")
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (6, before[1]))
-        with pytest.raises(OSError, match="File too large"):
+        with pytest.raises(OSError, match="File too large") as raised:
             append_whole(path, b"two\n")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert path.read_bytes() == b"one\n"
+    assert path.read_bytes() == b"one\n" and raised.value.filename == str(path)
     append_whole(path, b"three\n")
     assert path.read_bytes() == b"one\nthree\n"

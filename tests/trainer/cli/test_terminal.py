@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import io
 import re
+import sys
+from types import SimpleNamespace
+from typing import TextIO, cast
 
 import pytest
 
+from tests.disks import refused
 from tests.trainer.cli.conftest import Terminal
+from trainer.cli.output import warn
 from trainer.cli.terminal import Console, show
 from trainer.cli.views.drawing import drawn
 from trainer.cli.views.table import Blocks, FittedTable, Inline, lines, styled
@@ -53,6 +58,17 @@ def test_a_terminal_that_wants_no_colours_gets_plain_lines(colours, monkeypatch,
     show(FittedTable([{"a": styled("b", "bold")}]), stream)
     assert stream.getvalue() == "a line\na\nb\n"
     assert not Console(Terminal(), plain=True).live
+
+
+def test_what_cant_be_shown_ends_no_command(monkeypatch):
+    gone = SimpleNamespace(write=refused, flush=refused, isatty=lambda: False)
+    console = Console(cast("TextIO", gone))
+    console.line("preflight")
+    console.show("a table")
+    console.update("10 %")
+    console.close()
+    monkeypatch.setattr(sys, "stderr", gone)
+    warn("a note")
 
 
 def test_a_table_aligns_columns_and_drops_empty_ones():

@@ -292,6 +292,14 @@ def test_a_failed_refresh_says_why_without_its_secret(
     assert SECRET not in (node.work / "events/events.jsonl").read_text()
 
 
+def test_a_file_that_cant_be_used_is_an_event(tmp_path: Path) -> None:
+    folders = {name: tmp_path / name for name in ("data", "out", "events", "given")}
+    words = [word for name, path in folders.items() for word in (f"--{name}", str(path))]
+    assert refresh.main(words) == 100
+    (event,) = [json.loads(line) for line in (tmp_path / "events" / "events.jsonl").read_text().splitlines()]
+    assert (event["event"], event["what"]) == ("error", f"cannot use {tmp_path}/given/job.json")
+
+
 def test_an_error_of_the_refresh_is_the_runs(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

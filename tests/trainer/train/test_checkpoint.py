@@ -14,6 +14,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from tests.disks import refused
 from tests.jobs import job_keys, job_of, with_settings
 from tests.trainer.train.rosters import MADE, Roster, Strategy, WorkerKilled, run_of_noise
 from trainer.base.own_file import OwnFile
@@ -29,6 +30,7 @@ from trainer.train.checkpoint import (
     why_none_continues,
     write,
 )
+from trainer.train.checkpoint_files import CheckpointManifest
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.sequential import SequentialPack
 from trainer.train.packs.stacked import Fused, Streams
@@ -259,3 +261,17 @@ def test_a_disk_error_costs_the_checkpoint_and_is_reported(tmp_path):
     writer.submit(run, SequentialPack([run.member], JOB).snapshot(0), MADE, snapshot_seconds=0.0)
     writer.flush()
     assert [event["event"] for event in events] == ["checkpoint_failed"]
+
+
+def test_a_refused_checkpoint_leaves_no_data_on_a_full_disk(tmp_path, monkeypatch):
+    run = _run(0)
+    state = SequentialPack([run.member], JOB).snapshot(0)
+    with monkeypatch.context() as full, pytest.raises(OSError, match="No space left"):
+        full.setattr(CheckpointManifest, "write", refused)
+        write(tmp_path, run, state, MADE, choice={})
+    assert not list((tmp_path / "m0").iterdir())
+    place = write(tmp_path, run, state, MADE, choice={})
+    with monkeypatch.context() as full, pytest.raises(OSError, match="No space left"):
+        full.setattr(CheckpointManifest, "write", refused)
+        write(tmp_path, run, state, MADE, choice={})
+    assert (place / "manifest.json").exists() and newest(tmp_path, "m0", MADE)

@@ -9,13 +9,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.disks import refused
 from tests.jobs import sets
 from tests.processes import await_end_of
 from tests.trainer.train.conftest import SMALL
+from trainer.bars.document import DataPlan
 from trainer.base.files import held_alone
 from trainer.train.__main__ import main
 from trainer.train.checkpoint_files import CheckpointManifest, Made
@@ -107,6 +110,18 @@ def test_bad_data_exits_2_at_a_desk_and_100_on_a_node(tmp_path, data, capsys, wr
     assert (event["event"], event["code"], event["what"]) == ("error", 100, "TINY-USD has 100 bars")
 
 
+def test_a_full_disk_before_a_training_is_one_line(tmp_path, data, capsys, monkeypatch):
+    out, events = tmp_path / "out", tmp_path / "events"
+    monkeypatch.setattr(DataPlan, "to_bytes", refused)
+    desk = ["--data", str(data), "--out", str(out), "--device", "cpu"]
+    assert main(desk) == 103
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"error: cannot write {out}/plan.json (No space left on device). Free some space."
+    assert main([*desk, "--events", str(events)]) == 100
+    (event,) = [json.loads(line) for line in (events / "events.jsonl").read_text().splitlines()]
+    assert (event["event"], event["what"]) == ("error", f"cannot write {out}/plan.json")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -153,6 +168,12 @@ def test_missing_data_is_refused_before_torch_loads(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_an_error_that_cant_be_shown_keeps_its_exit_code(tmp_path, data, monkeypatch):
+    desk = ["--data", str(data), "--out", str(tmp_path), "--device", "cpu", "--symbols", "BGI-USD"]
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=refused))
+    assert main(desk) == 2
+
+
 def test_finished_pieces_are_known_and_not_made_again(tmp_path, data, capsys):
     finished, events = tmp_path / "finished.json", tmp_path / "events"
     desk = ["--data", str(data), "--out", str(tmp_path / "out"), "--device", "cpu", "--events", str(events)]
@@ -191,6 +212,16 @@ def test_a_full_disk_costs_the_files_about_a_training(data, tmp_path, capsys):
     desk = ["--data", str(data), "--out", str(out), "--device", "cpu", "--symbols", "LOW-USD", *SMALL]
     assert main([*desk, "--epochs", "1"]) == 0
     assert json.loads(capsys.readouterr().out)["piece"] == "LOW-USD"
+
+
+def test_a_model_that_cant_be_written_is_one_line(data, tmp_path, capfd):
+    out = tmp_path / "out"
+    (card := out / "lstm-direction_LOW-USD_1m.json").mkdir(parents=True)
+    desk = ["--data", str(data), "--out", str(out), "--device", "cpu", "--symbols", "LOW-USD", *SMALL]
+    assert main([*desk, "--epochs", "1", "--set", "train.retries=0"]) == 100
+    said = capfd.readouterr().err
+    assert f"failed: cannot use {card} (Is a directory). Check the path" in said
+    assert "Traceback" not in said
 
 
 def test_a_folder_that_another_training_writes_is_refused(data, tmp_path, capsys):

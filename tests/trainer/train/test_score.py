@@ -80,6 +80,14 @@ def run(planted: Trained, tmp_path: Path) -> ScoreRun:
     return ScoreRun(planted, tmp_path)
 
 
+def test_a_file_that_cant_be_used_is_an_event(tmp_path: Path) -> None:
+    folders = {name: tmp_path / name for name in ("data", "out", "events", "given")}
+    words = [word for name, path in folders.items() for word in (f"--{name}", str(path))]
+    assert main(words) == 100
+    (event,) = [json.loads(line) for line in (tmp_path / "events" / "events.jsonl").read_text().splitlines()]
+    assert (event["event"], event["what"]) == ("error", f"cannot use {tmp_path}/given/asked.json")
+
+
 def test_a_challenger_alone_has_the_losses_of_its_own_training(run: ScoreRun) -> None:
     scored, told = run.scored(), read_card(run.planted.file).losses
     assert scored.challenger is not None and scored.champion is None

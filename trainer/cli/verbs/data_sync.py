@@ -22,7 +22,7 @@ from trainer.aws.stack import read_stack
 from trainer.aws.transfer import several_at_once
 from trainer.base import environment
 from trainer.base.arguments import check_folder
-from trainer.base.errors import DataError, TrainerError, UsageError, file_error
+from trainer.base.errors import DataError, TrainerError, UsageError, problem_of
 from trainer.base.files import open_plain
 from trainer.base.instants import iso
 from trainer.cli.connect import connected, named_run
@@ -205,10 +205,8 @@ def _pull_one(
             return
         fetch(item, path, moved)
         pulled.moved[file.name] = item.bytes
-    except TrainerError as error:
-        pulled.failed[file.name] = error
-    except OSError as error:
-        if (problem := file_error(error)) is None:
+    except (TrainerError, OSError) as error:
+        if (problem := problem_of(error)) is None:
             raise
         pulled.failed[file.name] = problem
 

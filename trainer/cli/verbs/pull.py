@@ -23,8 +23,8 @@ from trainer.aws.objects import given
 from trainer.aws.stack import read_stack
 from trainer.aws.transfer import fetch_file
 from trainer.base.arguments import check_folder
-from trainer.base.errors import ConfigError, TrainerError, UsageError, file_error
-from trainer.base.files import whole_file
+from trainer.base.errors import ConfigError, TrainerError, UsageError, problem_of
+from trainer.base.files import append_whole, whole_file
 from trainer.base.symbols import path_flaw
 from trainer.base.text import printable
 from trainer.cli.connect import connected, folder_of_run, look_again, named_run
@@ -159,10 +159,8 @@ class Pulled:
         """Return the files that a step wrote; what fails there is a problem of that name."""
         try:
             return step()
-        except TrainerError as error:
-            self.problems[name] = error
-        except OSError as error:
-            if (problem := file_error(error)) is None:
+        except (TrainerError, OSError) as error:
+            if (problem := problem_of(error)) is None:
                 raise
             self.problems[name] = problem
         return ()
@@ -183,8 +181,7 @@ class Pulled:
         if text and path not in self.files:
             return [self._written(LOG, printable(text).encode())]
         if text:
-            with path.open("ab") as file:
-                file.write(printable(text).encode())
+            append_whole(path, printable(text).encode())
         return ()
 
     def _write_results(self) -> Iterable[Path]:

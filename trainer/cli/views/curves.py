@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import RenderableType
 
+from trainer.base.files import append_whole
 from trainer.cli.output import piece_noun
 from trainer.cli.parts import Epochs, RunEvents
 from trainer.cli.views.table import FittedTable, lines, styled
@@ -64,8 +65,7 @@ class CurveFiles:
             self._begun = True
             _clear(self._events, self._observed)
         self._events.parent.mkdir(parents=True, exist_ok=True)
-        with self._events.open("ab") as file:
-            file.write(new.raw)
+        append_whole(self._events, new.raw)
         for event in new.events:
             self._now = event["time"].timestamp()
             self._keep({key: value for key, value in event.items() if key != "time"})

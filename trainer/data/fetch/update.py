@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from trainer.base.errors import DataError, TrainerError
+from trainer.base.errors import DataError, TrainerError, problem_of
 from trainer.base.extras import missing_library
 from trainer.base.text import counted
 from trainer.data.fetch.fetching import Fetch, FetchReport, FetchRequest
@@ -89,8 +89,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         update(options.data, told=lambda line: print(line, flush=True))
-    except (TrainerError, ModuleNotFoundError) as raised:
-        error = raised if isinstance(raised, TrainerError) else missing_library(raised)
+    except (TrainerError, ModuleNotFoundError, OSError) as raised:
+        error = missing_library(raised) if isinstance(raised, ModuleNotFoundError) else problem_of(raised)
         if error is None:
             raise
         print(f"error: {error}", file=sys.stderr, flush=True)

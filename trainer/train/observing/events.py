@@ -11,6 +11,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
@@ -35,12 +36,13 @@ class EventLog:
 
     def emit(self, event: dict[str, Any]) -> None:
         """Write one event, at once or when a full disk has room again. NaN and infinity, which JSON lacks,
-        become null.
+        become null. What can't be shown is left out: a terminal or its reader may be gone.
         """
         if self._file is not None:
             stamped = {"time": datetime.now(timezone.utc).isoformat(timespec="milliseconds"), **event}
             self._file.append((json.dumps(finite(stamped), allow_nan=False) + "\n").encode())
-        self._show(event)
+        with suppress(OSError):
+            self._show(event)
 
 
 def finite(value: Any) -> Any:

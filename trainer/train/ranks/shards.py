@@ -20,7 +20,13 @@ from typing import Any
 import torch
 
 from trainer.base.strict_json import Unsound, read_object
-from trainer.train.checkpoint import checkpoint_folder, drop_old, manifest_of, tensors_of_checkpoint
+from trainer.train.checkpoint import (
+    checkpoint_folder,
+    drop_old,
+    manifest_of,
+    removed_if_refused,
+    tensors_of_checkpoint,
+)
 from trainer.train.checkpoint_files import Chunk, Made, StoredTensor, write_tensors
 from trainer.train.packs.pack import ModelState
 from trainer.train.packs.tensors import is_divided
@@ -62,16 +68,17 @@ def write_shards(
         written["error"] = f"rank {ranks.rank}: {error}"
     written["sizes"] = {name: list(part.shape) for name, part in parts.items()}
     all_written = [json.loads(text) for text in ranks.texts(json.dumps(written))[: ranks.per_node]]
-    if errors := [one["error"] for one in all_written if one["error"]]:
-        raise OSError("; ".join(errors))
-    if ranks.is_first:
-        manifest = replace(
-            manifest_of(run, state, made, choice=choice),
-            shards={one["shard"]: one["sha256"] for one in all_written},
-            tensors={name: _stored(name, tensor, all_written) for name, tensor in tensors.items()},
-        )
-        manifest.write(place)
-        drop_old(place)
+    with removed_if_refused(place) if ranks.is_first else nullcontext():
+        if errors := [one["error"] for one in all_written if one["error"]]:
+            raise OSError("; ".join(errors))
+        if ranks.is_first:
+            manifest = replace(
+                manifest_of(run, state, made, choice=choice),
+                shards={one["shard"]: one["sha256"] for one in all_written},
+                tensors={name: _stored(name, tensor, all_written) for name, tensor in tensors.items()},
+            )
+            manifest.write(place)
+            drop_old(place)
     return place
 
 

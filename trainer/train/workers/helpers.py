@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from trainer.base.errors import TrainerError
+from trainer.base.errors import problem_of
 from trainer.base.process_state import write_stacks_at_abort
 from trainer.base.signs import tell_signs
 from trainer.job.pieces.piece import Piece
@@ -71,11 +71,12 @@ def do_tasks(settings: WorkerSettings, line: Line) -> None:
         try:
             for value in task(settings, *arguments):
                 line.send(("result", value))
-        except TrainerError as error:
-            line.send(("error", error))
-        except Exception as error:  # broad on purpose: it ends the worker, which reports it
-            traceback.print_exc(file=sys.stderr)
-            line.send(("error", RuntimeError(f"{type(error).__name__}: {error}"[:500])))
+        except Exception as error:  # broad on purpose: one that is not ours ends the worker, which reports it
+            is_known = problem_of(error) is not None
+            if not is_known:
+                traceback.print_exc(file=sys.stderr)
+            told = error if is_known else RuntimeError(f"{type(error).__name__}: {error}"[:500])
+            line.send(("error", told))
 
 
 def read(settings: WorkerSettings, piece: Piece, refit: bool) -> Iterator[Source | Foreseen]:

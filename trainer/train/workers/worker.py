@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from trainer.base.errors import DataError, TrainerError
+from trainer.base.errors import DataError, TrainerError, problem_of
 from trainer.base.freed_memory import release_freed_memory
 from trainer.base.process_state import write_stacks_at_abort
 from trainer.base.signs import tell_signs
@@ -70,15 +70,16 @@ def work(station: Station, settings: WorkerSettings, connection: Connection) -> 
         interval = CheckpointInterval(settings.machine_file, job.train.checkpoint_seconds)
         places = places_of(job, station.device)
         train(roster, form, job, roster.report, places=places, heard=notice, interval=interval)
-    except BaseException as error:  # broad on purpose: report it, then let the process end as it would have
-        traceback.print_exc(file=sys.stderr)
+    except BaseException as error:  # broad on purpose: report it, then end
+        if problem_of(error) is None:
+            traceback.print_exc(file=sys.stderr)
         roster.report(crash_of(error))
-        raise
+        sys.exit(1)
 
 
 def crash_of(error: BaseException) -> dict[str, Any]:
     """Return the event of an error that ends this worker."""
-    reason = f"{type(error).__name__}: {error}"[:500]
+    reason = str(problem_of(error) or f"{type(error).__name__}: {error}")[:500]
     return {"event": "crashed", "reason": reason, "out_of_memory": is_out_of_memory(error)}
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import json
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.disks import FullDisk
+from tests.disks import FullDisk, refused
 from trainer.train.observing.events import EventLog, Story, line_of
 
 MODELS = [{"model": symbol, "piece": symbol, "fold": 1, "seed": 0} for symbol in ("BTC-USD", "ETH-USD")]
@@ -50,6 +51,13 @@ def test_a_full_disk_delays_an_event_and_ends_no_training(tmp_path):
     log.emit({"event": "ended"})
     assert [json.loads(line)["event"] for line in file.read_text().splitlines()] == ["model_done", "ended"]
     assert len(shown) == 2
+
+
+def test_what_cant_be_shown_ends_no_training(tmp_path):
+    log, retry = EventLog(tmp_path, Story(SimpleNamespace(write=refused))), {"piece": "A", "reason": "killed"}
+    for _ in range(2):
+        log.emit({"event": "retry", **retry})
+    assert len((tmp_path / "events.jsonl").read_text().splitlines()) == 2
 
 
 def test_without_a_terminal_progress_is_printed_now_and_then():

@@ -127,6 +127,7 @@ def test_a_damaged_shard_makes_the_previous_checkpoint_count(written, tmp_path):
 def test_a_disk_error_costs_the_checkpoint_and_no_rank(written):
     folder, events = written
     assert newest(folder.parent / "refused", "m0", MADE) is None
+    assert not list((folder.parent / "refused").glob("*/*"))  # the first rank's shard would fill the disk
     for rank in range(2):
         names = [event["event"] for event in events[rank]]
         assert names == ["checkpoint"] * 3 + ["checkpoint_failed"]

@@ -4,6 +4,7 @@ again, where, and what is charged. The workers are played, and the clock is the 
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
@@ -449,3 +450,8 @@ def test_ranks_take_less_memory_from_their_batch_share_on():
 def test_only_a_lack_of_memory_is_told_as_one():
     assert NO_MEMORY["out_of_memory"] is True
     assert crash_of(RuntimeError("device-side assert"))["out_of_memory"] is False
+
+
+def test_a_full_disk_is_told_as_one():
+    error = OSError(errno.ENOSPC, "No space left on device", "out/a.json")
+    assert crash_of(error)["reason"] == "cannot write out/a.json (No space left on device). Free some space."
