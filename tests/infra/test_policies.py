@@ -167,7 +167,7 @@ def test_sweeper_ends_only_instances_of_its_own_stack() -> None:
     assert statement["Condition"] == OWN_TAGS
 
 
-def test_sweeper_lifts_termination_protection_and_sets_nothing_else() -> None:
+def test_sweeper_lifts_protection_and_sets_nothing_else() -> None:
     statement = statements(SWEEPER)["LiftOwnProtection"]
     assert statement["Resource"] == "arn:aws:ec2:eu-west-1:123456789012:instance/*"
     off = {"ec2:Attribute/DisableApiTermination": ["false", "False"]}
