@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 
-from trainer.base.errors import FULL
+from trainer.base.errors import FULL, UsageError
 
 # of a file that takes no more bytes: its disk is full or broken, or it would be larger than it may be
 REFUSED = (*FULL, errno.EFBIG, errno.EIO)
@@ -149,11 +149,15 @@ def take_lock(descriptor: int) -> bool:
 
 @contextmanager
 def held_alone(folder: Path) -> Iterator[None]:
-    """Lock a folder while a program writes to it. Raises BlockingIOError if another process has locked it."""
+    """Lock a folder while a command writes to it; make it if it is missing. Raises UsageError if another
+    process has locked it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if not take_lock(descriptor):
-            raise BlockingIOError(errno.EWOULDBLOCK, "another process writes to it", str(folder))
+            do = "Wait for its end, or give another --out."
+            raise UsageError(f"another command writes to {folder}", do=do)
         yield
     finally:
         os.close(descriptor)

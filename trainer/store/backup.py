@@ -87,6 +87,8 @@ def back_up(
                 on_file(name)
                 version = _uploaded(client, folder / name, f"{FILES}{name}", sha256, bucket=bucket)
             except (OSError, DataError) as error:
+                if not os.path.lexists(folder / name):
+                    continue  # it is gone since the folder was listed
                 report.failed[name] = str(error.strerror) if isinstance(error, OSError) else error.what
                 continue
             added[name] = BackedUp(bytes=size, sha256=sha256, version_id=version)

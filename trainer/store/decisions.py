@@ -114,12 +114,14 @@ def write_decision(objects: Objects, decision: GateDecision) -> None:
     objects.put(key=decision_key(decision.name), body=to_json(decision))
 
 
-def note_by_hand(objects: Objects, name: str, reason: str, now: datetime, *, run_id: str = "") -> None:
-    """Write that a person put the production model of a GROUP/NAME there, so that the gate counts anew and
-    `verify` agrees.
+def note_by_hand(
+    objects: Objects, name: str, reason: str, now: datetime, *, sha256: str, run_id: str = ""
+) -> None:
+    """Write that a person put this model in production as GROUP/NAME, so that the gate counts anew and
+    `verify` agrees. If another is there by now, the note is left to whoever put that.
     """
     there = _in_production(objects, name)
-    if there is None:
+    if there is None or there.sha256 != sha256:
         return
     made = GateDecision(
         piece="",
@@ -168,8 +170,15 @@ def _in_production(objects: Objects, name: str) -> ModelVersion | None:
     there = objects.head(key=f"{PRODUCTION}{name}{MODEL_SUFFIX}")
     if there is None:
         return None
-    sha256 = there.checksum or there.sha256 or objects.digest(key=there.key, version_id=there.version_id)
-    return ModelVersion(key=there.key, version_id=there.version_id, sha256=sha256)
+    return ModelVersion(key=there.key, version_id=there.version_id, sha256=sha256_of(objects, there))
+
+
+def sha256_of(objects: Objects, stored: Stored) -> str:
+    """Return the hash of a version that a head describes: S3's own, else the writer's, else that of its
+    bytes.
+    """
+    known = stored.checksum or stored.sha256
+    return known or objects.digest(key=stored.key, version_id=stored.version_id)
 
 
 def create_decisions(

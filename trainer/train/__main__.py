@@ -209,12 +209,7 @@ def _train(options: argparse.Namespace, log: EventLog, ends: ExitStack) -> tuple
         shared = ends.enter_context(SharedQueue(options.cluster))  # gets ready while the data is read
     if not together:
         worker_context(kind)  # starts to load torch for the workers while the data is read
-    options.out.mkdir(parents=True, exist_ok=True)
-    try:
-        ends.enter_context(held_alone(options.out))
-    except BlockingIOError as error:
-        what = f"another training writes to {options.out}"
-        raise UsageError(what, do="Wait for its end, or give another --out.") from error
+    ends.enter_context(held_alone(options.out))
     scratch = options.out / ".candles"  # arrays of bars, on the disk of the models
     shutil.rmtree(scratch, ignore_errors=True)  # what a killed training left there
     scratch.mkdir(parents=True)

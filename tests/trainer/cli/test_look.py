@@ -15,7 +15,7 @@ from tests.trainer.runs.test_training_events import EPOCH, PROGRESS
 from tests.trainer.store.test_verification import decision
 from trainer.aws.objects import S3Objects
 from trainer.base.errors import ConnectionFailed
-from trainer.cli.verbs import receipts
+from trainer.cli.verbs import models, receipts
 from trainer.runs.receipt import FORMAT
 from trainer.runs.store import receipt_key
 from trainer.store.decisions import read_decision, write_decision
@@ -210,6 +210,23 @@ def test_what_was_cut_off_before_its_note_ends_when_repeated(mayfly, account, mo
     assert there == b"another"
     assert mayfly("models", "rollback", name)[0] == 0  # that is another one
     assert account.get(key=key).body != there
+
+
+def test_a_note_is_about_the_model_that_its_command_put(mayfly, account, monkeypatch):
+    """Control's gate replaces a model between a person's copy and the note about it."""
+    key, name = "models/production/main/lstm_BTC-USD_1m.safetensors", "main/lstm_BTC-USD_1m"
+    account.put(key=key, body=b"another")
+    note, by_gate = models.note_by_hand, hashlib.sha256(b"the gate's").hexdigest()
+
+    def overtaken(*asked, **named):
+        account.put(key=key, body=b"the gate's")
+        write_decision(account, decision(by_gate, name=name))
+        note(*asked, **named)
+
+    monkeypatch.setattr(models, "note_by_hand", overtaken)
+    for words in (["promote", "k3v9/lstm_BTC-USD_1m"], ["rollback", name]):
+        assert mayfly("models", *words)[0] == 0
+        assert (made := read_decision(account, name)) == decision(by_gate, name=name), made
 
 
 def cut_off(*_):

@@ -84,9 +84,10 @@ def test_whatever_does_not_agree_is_told(objects: Any) -> None:
     assert "no safetensors header" in verify(objects, NAME).flaws[0]
     put(objects, weights())
     write_decision(objects, decision("a" * 64))
+    sha256 = hashlib.sha256(weights()).hexdigest()
     (flaw,) = verify(objects, NAME).flaws
     assert flaw == "the last decision about it, of 2026-11-22 03:00 UTC, left model aaaaaaaaaaaa"
-    note_by_hand(objects, NAME, "promoted by hand", SUNDAY)
+    note_by_hand(objects, NAME, "promoted by hand", SUNDAY, sha256=sha256)
     assert (verify(objects, NAME).flaws, verify(objects, NAME).origin) == ((), "by hand")
     objects.put(key=decision_key(NAME), body=b"{}")
     assert "cannot read models/production/" in verify(objects, NAME).flaws[0]

@@ -224,12 +224,12 @@ def test_a_model_that_cant_be_written_is_one_line(data, tmp_path, capfd):
     assert "Traceback" not in said
 
 
-def test_a_folder_that_another_training_writes_is_refused(data, tmp_path, capsys):
+def test_a_folder_that_another_command_writes_is_refused(data, tmp_path, capsys):
     out = tmp_path / "out"
     (out / ".candles").mkdir(parents=True)
     with held_alone(out):
         assert main(["--data", str(data), "--out", str(out), "--device", "cpu"]) == 2
-        assert "another training writes to" in capsys.readouterr().err
+        assert "another command writes to" in capsys.readouterr().err
         assert (out / ".candles").exists()
 
 

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     request, folder = _request(arguments, name), Path(arguments.out)
     check_folder(folder)
     source = open_source(name)
-    console, failures = Console(plain=arguments.json), dict[str, str]()
+    console, failures, refused = Console(plain=arguments.json), dict[str, str](), False
     try:
         for line in _notes(request, synthetic=source.synthetic):
             console.line(line)
@@ -48,9 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
         failures = report.failures
         if report.limit:
             console.line(f"{report.limit}.")
+    except UsageError:  # nothing was fetched, and another command may be writing to the folder
+        refused = True
+        raise
     finally:
         console.close()
-        files = _described(folder, name, failures)
+        files = [] if refused else _described(folder, name, failures)
     _tell(arguments, report, files, request, folder, synthetic=source.synthetic)
     if report.failures and not files:
         raise DataError(f"nothing was fetched from {name}", why=_failed(report), do="Correct the symbols.")

@@ -70,6 +70,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Launch a job and follow it to its end. Returns the run's exit code, 0 for a dry run or a
     detached one.
     """
+    launched: list[str] = []
+    try:
+        return _launch(arguments, launched)
+    except KeyboardInterrupt as error:  # before the run is followed, or after: meanwhile none is raised
+        if not launched:
+            raise
+        do = f"mayfly status {launched[0]}{_where(arguments)} shows it."
+        raise Stopped(f"interrupted after {launched[0]} was launched", why="Ctrl-C", do=do) from error
+
+
+def _launch(arguments: argparse.Namespace, launched: list[str]) -> int:
+    """Do what `run` does; add the run's id to `launched` once it has its record."""
     began = utc_now()
     console = Console(plain=arguments.json)
     interruption = _interruption(arguments)
@@ -126,6 +138,7 @@ def run(arguments: argparse.Namespace) -> int:
             assert desk.bundle is not None
             upload_bundle(desk.bundle, account.objects)
             register(record, planned, account, ssh_key=_ssh_key(account, record.run_id, console))
+            launched.append(record.run_id)
             console.line()
             if interruption is not None:
                 from trainer.rehearsal.client import interrupt_run

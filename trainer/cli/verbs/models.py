@@ -36,7 +36,13 @@ from trainer.retrains.schedule import BETTER, SHADOW, read_schedules
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.store import read_record
 from trainer.store.comparison import Side, TooFewShared, compare_sides, returns_by_day
-from trainer.store.decisions import decisions_about, is_unnoted, note_by_hand, unnoted_roll_back
+from trainer.store.decisions import (
+    decisions_about,
+    is_unnoted,
+    note_by_hand,
+    sha256_of,
+    unnoted_roll_back,
+)
 from trainer.store.differences import differences
 from trainer.store.listing import (
     Model,
@@ -306,7 +312,8 @@ def _promote(arguments: argparse.Namespace, objects: Objects) -> int:
     except PermissionDenied as error:
         raise PermissionDenied(error.what, why=error.why, do=NO_RIGHT) from error
     if changed or is_unnoted(objects, f"{group}/{model.name}"):
-        note_by_hand(objects, f"{group}/{model.name}", "promoted by hand", utc_now(), run_id=model.run_id)
+        made: Any = {"sha256": model.sha256, "run_id": model.run_id}
+        note_by_hand(objects, f"{group}/{model.name}", "promoted by hand", utc_now(), **made)
     if arguments.json:
         say_json(
             {
@@ -329,7 +336,8 @@ def _roll_back(arguments: argparse.Namespace, objects: Objects) -> int:
     broken_off = None if arguments.version else unnoted_roll_back(objects, arguments.model)
     replaced, put = broken_off or roll_back(objects, arguments.model, version_id=arguments.version)
     reason = f"rolled back by hand to version {put.version_id}"
-    note_by_hand(objects, production_name(put.key), reason, utc_now())
+    head = objects.head(key=put.key, version_id=put.version_id) or put  # a listing has no hashes
+    note_by_hand(objects, production_name(put.key), reason, utc_now(), sha256=sha256_of(objects, head))
     if arguments.json:
         say_json({"replaced": _version(replaced), "put": _version(put)})
     else:

@@ -2,7 +2,8 @@
 their cards and its output files into one folder. With --track the ended run is written to a tracker, too.
 
 With --live it continues until the run ends. All of it comes from S3: nothing connects to the machine. A file
-that can't be had stops no other: it is reported at the end, and decides the exit code.
+that can't be had stops no other: it is reported at the end, and decides the exit code. One command at a time
+writes to a folder: log and events are appended to.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -24,7 +26,7 @@ from trainer.aws.stack import read_stack
 from trainer.aws.transfer import fetch_file
 from trainer.base.arguments import check_folder
 from trainer.base.errors import ConfigError, TrainerError, UsageError, problem_of
-from trainer.base.files import append_whole, whole_file
+from trainer.base.files import append_whole, held_alone, whole_file
 from trainer.base.symbols import path_flaw
 from trainer.base.text import printable
 from trainer.cli.connect import connected, folder_of_run, look_again, named_run
@@ -37,7 +39,7 @@ from trainer.control.observe import files_so_far
 from trainer.control.report import report_of
 from trainer.control.settle import Settled, settle_run
 from trainer.runs.reports import MOST_RESULT_BYTES
-from trainer.runs.store import REPORT
+from trainer.runs.store import REPORT, read_record
 from trainer.store.listing import FETCHED_AT_ONCE, Model, models_of_run, save_model
 
 LOG, RESULTS = "log.txt", "training_results.json"
@@ -51,12 +53,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out:
         check_folder(Path(arguments.out))
     need_trackers(arguments.track)
-    with connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access:
+    with (
+        connected(rehearse=arguments.rehearse, program=False, local=arguments.local) as access,
+        ExitStack() as ends,
+    ):
         outputs = read_stack(access, stack=arguments.stack)
         cloud = AwsCloud(access, outputs)
         arguments.run = named_run(cloud.objects, arguments.run)
         folder = Path(arguments.out) if arguments.out else folder_of_run(arguments.run)
         check_folder(folder)
+        read_record(cloud.objects, arguments.run)  # an unknown run leaves no folder
+        ends.enter_context(held_alone(folder))
         pulled = Pulled(cloud, arguments.run, folder, partial(_fetch, access, outputs.bucket))
         wait, new = partial(time.sleep, access.place.poll_seconds), pulled.bring()
         while True:

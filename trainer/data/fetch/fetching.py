@@ -16,6 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from trainer.base.errors import ConnectionFailed, Stopped, UsageError
+from trainer.base.files import held_alone
 from trainer.base.text import counted
 from trainer.data.fetch.folder import (
     FetchedFile,
@@ -83,14 +84,18 @@ class Fetch:
         self.report = FetchReport()
 
     def run(self) -> FetchReport:
-        """Fetch everything. Raises UsageError, DataError, and ConnectionFailed if the source does not answer
-        or refuses; what was written stays.
+        """Fetch everything. Raises UsageError, also while another command writes to the folder; DataError;
+        and ConnectionFailed if the source does not answer or refuses. What was written stays.
         """
         known = self._source.timeframes()
         if self._request.timeframe not in known:
             do = f"Choose one of {', '.join(known)}: training makes longer bars from shorter ones."
             raise UsageError(f"{self._request.source} has no bars of {self._request.timeframe}", do=do)
-        self._folder.mkdir(parents=True, exist_ok=True)
+        with held_alone(self._folder):  # two would each fetch what the other has not written yet
+            return self._fetched()
+
+    def _fetched(self) -> FetchReport:
+        """Fetch everything into a folder that is this fetch's alone."""
         clear_left(self._folder)
         self._now = self._patient(self._source.now)
         complete = self._source.complete_until(self._request.timeframe, self._now)

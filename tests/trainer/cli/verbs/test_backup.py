@@ -150,6 +150,21 @@ def test_a_file_that_vanishes_stops_no_other(
     assert (code, told["moved"], told["failed"]) == (0, [CANDLES, MODEL], {})
 
 
+def test_a_file_that_vanishes_before_its_turn_is_no_failure(
+    mayfly: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a checkpoint of a training that goes on: all files are listed before the first is read."""
+    measure = backup._measure
+
+    def measured(path: Path) -> tuple[int, str]:
+        (folder / MODEL).unlink(missing_ok=True)
+        return measure(path)
+
+    monkeypatch.setattr(backup, "_measure", measured)
+    code, told = mayfly("backup")
+    assert (code, told["moved"], told["failed"]) == (0, [CANDLES], {})
+
+
 def test_what_s3_gives_otherwise_than_the_index_says_is_refused(
     mayfly: Any, folder: Path, account: Objects
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainer.base.errors import UsageError
+from trainer.base.files import held_alone
 from trainer.cli.main import main
 from trainer.cli.verbs.data_fetch import _symbols_in
 from trainer.data.read.reading import read_candles
@@ -62,6 +63,16 @@ def test_a_rehearsal_fetches_marked_bars(tmp_path: Path, capsys: pytest.CaptureF
     assert document["symbols"]["BTC-USD 1d"]["bars"] == 31
     stored = json.loads((out / "metadata.json").read_text())
     assert stored == {key: document[key] for key in stored}
+
+
+def test_a_refused_fetch_leaves_the_metadata_alone(tmp_path: Path) -> None:
+    pytest.importorskip("ccxt", reason="the extra fetch is not installed")
+    command = ["data", "fetch", "BTC-USD", *DAYS, "--rehearse", "--out", str(tmp_path)]
+    assert main(command) == 0
+    (tmp_path / "metadata.json").unlink()
+    with held_alone(tmp_path):
+        assert main(command) == 2
+    assert not (tmp_path / "metadata.json").exists()
 
 
 def test_only_what_was_asked_for_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

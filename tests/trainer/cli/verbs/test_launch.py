@@ -16,6 +16,7 @@ from trainer.aws.objects import Objects, open_objects
 from trainer.aws.stack import read_stack
 from trainer.base.instants import utc_now
 from trainer.cli.main import main
+from trainer.cli.verbs import launch as launch_verb
 from trainer.cli.verbs.launch import going_on
 from trainer.runs.attempts import Queue
 from trainer.runs.record import RunRecord
@@ -321,6 +322,26 @@ def test_a_detached_launch_leaves_an_armed_run_and_its_id(stack, connect, candle
     }
     keys = {key for _, key in objects_in(access)}
     assert {"raw/main/BTC-USD_1m.parquet", f"runs/{left['run_id']}/manifest.json", tags["bundle_key"]} <= keys
+
+
+def test_a_late_ctrl_c_says_that_a_run_was_launched(stack, connect, candles, capsys, monkeypatch):
+    """It has left its signal handlers, and its command still prints, or releases what it holds."""
+
+    def press(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    connect(stack[0])
+    monkeypatch.setattr(launch_verb, "detached", press)
+    words = ["--rehearse", "--instance", "g6.xlarge", "--data", candles, "--epochs", 1, "--detach", "--json"]
+    assert launch(*words) == 130
+    error = json.loads(capsys.readouterr().out)["error"]
+    run_id = error["do"].split()[2]
+    assert error == {
+        "code": 130,
+        "what": f"interrupted after {run_id} was launched",
+        "why": "Ctrl-C",
+        "do": f"mayfly status {run_id} --rehearse shows it.",
+    }
 
 
 # --- the example

@@ -208,6 +208,32 @@ def test_a_log_that_broke_off_once_stays_a_problem(
     assert (tmp_path / "out/log.txt").exists() and (tmp_path / "out/out/a").exists()
 
 
+def test_a_second_pull_into_a_folder_is_refused(
+    leave: Any, mayfly: Any, monkeypatch: Any, tmp_path: Path
+) -> None:
+    """Both would append the log and the events."""
+    leave({"a": b"1"})
+    out, second = tmp_path / "out", list[tuple[int, str]]()
+    bring = pull.Pulled.bring
+
+    def bring_beside(pulled: pull.Pulled) -> list[Path]:
+        monkeypatch.setattr(pull.Pulled, "bring", bring)
+        code, _, err = mayfly("pull", RUN, "--out", str(out))
+        second.append((code, err))
+        return bring(pulled)
+
+    monkeypatch.setattr(pull.Pulled, "bring", bring_beside)
+    assert mayfly("pull", RUN, "--out", str(out))[0] == 0
+    assert [code for code, _ in second] == [2] and f"another command writes to {out}" in second[0][1]
+    assert (out / "log.txt").read_text() == "trained\n"
+
+
+def test_an_unknown_run_leaves_no_folder(leave: Any, mayfly: Any, tmp_path: Path) -> None:
+    leave({})
+    assert mayfly("pull", "nope", "--out", str(tmp_path / "out"))[0] == 2
+    assert not (tmp_path / "out").exists()
+
+
 def test_no_folder_is_made_behind_a_link(tmp_path: Path) -> None:
     """A node names folders below a link that came with the folder, such as that of a repository."""
     outside, into = tmp_path / "outside", tmp_path / "out"

@@ -134,6 +134,22 @@ def test_a_second_fetch_asks_for_new_bars_alone(tmp_path: Path) -> None:
     assert all(content(tmp_path)[name] == before[name] for name in before if name != "metadata.json")
 
 
+def test_two_fetches_at_once_write_no_bar_twice(tmp_path: Path) -> None:
+    first, second = (MemorySource(symbols={"BTC-USD": 0}) for _ in range(2))
+    refusals: list[str] = []
+
+    def fetch_beside() -> None:
+        first.before = lambda: None
+        with pytest.raises(UsageError) as refused:
+            fetch(second, tmp_path, "BTC-USD", since=BEGIN + 10 * HOUR)
+        refusals.append(str(refused.value))
+
+    first.before = fetch_beside
+    fetch(first, tmp_path, "BTC-USD")
+    assert sum(file.bars for file in fetched_files(tmp_path)) == 100
+    assert refusals == [f"another command writes to {tmp_path}. Wait for its end, or give another --out."]
+
+
 def test_an_earlier_day_is_fetched_before_what_is_there(tmp_path: Path) -> None:
     source = MemorySource(symbols={"BTC-USD": 0})
     fetch(source, tmp_path, "BTC-USD", since=BEGIN + 10 * HOUR)
