@@ -292,7 +292,9 @@ def after_scoring(home: RetrainHome, entry: ScheduledRun, schedule: RetrainSched
     job, asked, scored = _scored(objects, record)
     if (schedule.gate == SHADOW) != any(one.since for one in asked.pieces):
         raise DataError("the retrain's gate was changed while its models were scored", do=DO)
-    decided = [_decision(home, entry, schedule, job, one, scored[one.piece]) for one in asked.pieces]
+    with ThreadPoolExecutor(AT_ONCE) as pool:  # each reads the last decision about its champion
+        decide_on = partial(_decision, home, entry, schedule, job)
+        decided = list(pool.map(decide_on, asked.pieces, [scored[one.piece] for one in asked.pieces]))
     cells = max(int(one.numbers.get("cells", 0)) for one in decided)
     if schedule.gate == SHADOW and cells < schedule.least_cells:
         return replace(entry, gate=f"{cells} cells of newer bars: they are scored again later")

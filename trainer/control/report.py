@@ -7,7 +7,7 @@ can't be had is left out. Commands make one that is missing, and add what came l
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -41,7 +41,7 @@ from trainer.store.scores import ASKED_FILE, Asked, asked_from
 MOST_EVENT_BYTES = 32 * 2**20  # that are folded into curves: control has a gigabyte of memory
 MOST_PARTS = 20_000
 MOST_CARDS = 60  # of the best models
-MOST_CHAMPIONS = 2_000
+MOST_CHAMPIONS = 2_000  # objects that are listed to find models of other groups
 MOST_ATTEMPTS = 60
 SECONDS = 20.0  # for all parts of events, and for all cards
 T = TypeVar("T")
@@ -185,22 +185,22 @@ def _production(objects: Objects, record: RunRecord, receipt: Receipt) -> dict[s
     """Return the production models of the names of the best models, by these models' keys: of several groups
     that of the run's retrain or data set.
     """
-    if not receipt["models"]:
+    listed = objects.list(prefix=PRODUCTION, most=MOST_CHAMPIONS) if receipt["models"] else ()
+    if not listed:
         return {}
-    listed = objects.list(prefix=PRODUCTION, most=MOST_CHAMPIONS)
     group = retrain_of(record.run_id) if record.is_scheduled else job_from(record.job).data.set
-    own = f"{PRODUCTION}{group}/"
-    keys = {
-        one.key.rpartition("/")[2]: one.key for one in sorted(listed, key=lambda one: one.key.startswith(own))
-    }
+    others = {one.key.rpartition("/")[2]: one.key for one in listed}
+
+    def champion(model: Mapping[str, Any]) -> InProduction | None:
+        file = file_of(model)
+        for key in (f"{PRODUCTION}{group}/{file}", others.get(file, "")):
+            if key and (card := card_of(objects, key=key)) is not None:
+                return InProduction(name=production_name(key), metrics=card.metrics)
+        return None
+
     best = first(receipt["models"], MOST_CARDS)
-    named = [(str(model["key"]), keys[file_of(model)]) for model in best if file_of(model) in keys]
-    cards = at_once(named, lambda one: card_of(objects, key=one[1]), "production models", seconds=SECONDS)
-    return {
-        key: InProduction(name=production_name(champion), metrics=card.metrics)
-        for (key, champion), card in zip(named, cards, strict=True)
-        if card is not None
-    }
+    found = at_once(best, champion, "production models", seconds=SECONDS)
+    return {str(model["key"]): one for model, one in zip(best, found, strict=True) if one is not None}
 
 
 def _decided(objects: Objects, record: RunRecord) -> dict[str, Any]:

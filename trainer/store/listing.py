@@ -23,7 +23,7 @@ from trainer.base.files import whole_file
 from trainer.base.instants import from_iso
 from trainer.base.text import some_of
 from trainer.job.model_names import MODEL_SUFFIX, is_model_file, read_name
-from trainer.runs.keys import NodeKeys, of_experiment
+from trainer.runs.keys import EXPERIMENTS, NodeKeys, of_experiment
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.record import RunRecord
 from trainer.runs.reports import MOST_LISTED, MOST_MODELS
@@ -31,7 +31,7 @@ from trainer.runs.store import find_run, read_record, run_ids
 from trainer.runs.stored_receipt import read_receipt
 from trainer.store.card import MOST_HEADER_BYTES, Card, header_bytes, read_card
 from trainer.store.comparison import Side
-from trainer.store.production import PRODUCTION, production_name
+from trainer.store.production import PRODUCTION, production_name, production_names
 
 MOST_MODEL_BYTES = 8 * 2**30  # of a model that is downloaded
 FETCHED_AT_ONCE = 8
@@ -95,11 +95,25 @@ def list_models(objects: Objects) -> Listing:
     """Return every model of the bucket: production first, then experiments, the newest run first, each by
     name.
     """
-    models = [
-        _model(objects, item, stage="production")
+    production, experiments = _production(objects), _experiments(objects)
+    judged = {model.sha256: model.judgement for model in experiments.models if model.judgement}
+    known = (replace(model, judgement=judged.get(model.sha256)) for model in production)
+    return replace(experiments, models=(*known, *experiments.models))
+
+
+def _production(objects: Objects, name_or_key: str = "") -> list[Model]:
+    """Return the production models, all or those that a name or a key may mean."""
+    meant = [
+        item
         for item in objects.list(prefix=PRODUCTION)
-        if production_name(item.key)
+        if (name := production_name(item.key)) and name_or_key in ("", item.key, name, name.partition("/")[2])
     ]
+    with ThreadPoolExecutor(max_workers=FETCHED_AT_ONCE) as pool:
+        return list(pool.map(partial(_model, objects, stage="production"), meant))
+
+
+def _experiments(objects: Objects) -> Listing:
+    """Return the models of all runs that are still in the bucket."""
     problems: dict[str, TrainerError] = {}
 
     def of_run(run_id: str) -> list[Model]:
@@ -110,12 +124,10 @@ def list_models(objects: Objects) -> Listing:
             return []
 
     with ThreadPoolExecutor(max_workers=FETCHED_AT_ONCE) as pool:
-        models += chain.from_iterable(pool.map(of_run, reversed(run_ids(objects))))
+        models = list(chain.from_iterable(pool.map(of_run, reversed(run_ids(objects)))))
     # A receipt names what its run made, also what has expired or was deleted since.
-    there = {item.key for item in objects.list(prefix="models/")}
-    judged = {model.sha256: model.judgement for model in models if model.judgement}
-    known = (replace(model, judgement=judged.get(model.sha256)) for model in models if model.key in there)
-    return Listing(models=tuple(known), problems=problems)
+    there = {item.key for item in objects.list(prefix=EXPERIMENTS)}
+    return Listing(models=tuple(model for model in models if model.key in there), problems=problems)
 
 
 def models_of_run(objects: Objects, run_id: str) -> tuple[Model, ...]:
@@ -159,30 +171,34 @@ def find_model(objects: Objects, name_or_key: str, *, stage: str = "") -> Model:
     """
     if stage != "production" and (model := _of_named_run(objects, name_or_key)):
         return model
-    listing = list_models(objects)
-    models = [model for model in listing.models if stage in ("", model.stage)]
-    names = {name: model for model in reversed(models) for name in (model.key, model.full_name)}
+    production = _production(objects, name_or_key) if stage != "experiment" else []
+    if len(production) > 1:
+        every = [model.full_name for model in production]
+        why, do = f"{', '.join(every)} are in production", f"Name one, such as {every[0]}."
+        raise UsageError(f"model '{name_or_key}' is not the only one of its name", why=why, do=do)
+    if production:
+        return production[0]
+    listing = _experiments(objects) if stage != "production" else Listing(models=(), problems={})
+    names = {name: model for model in reversed(listing.models) for name in (model.key, model.full_name)}
     run, slash, name = name_or_key.partition("/")
     if slash and name_or_key not in names and not name_or_key.startswith("models/"):
         name_or_key = f"{find_run(objects, run)}/{name}"
     if name_or_key in names:
         return names[name_or_key]
-    named = [model for model in models if model.name == name_or_key]
-    production = [model.full_name for model in named if model.stage == "production"]
-    if len(production) > 1:
-        why, do = f"{', '.join(production)} are in production", f"Name one, such as {production[0]}."
-        raise UsageError(f"model '{name_or_key}' is not the only one of its name", why=why, do=do)
-    for problem in () if production else listing.problems.values():
+    for problem in listing.problems.values():
         if isinstance(problem, ConnectionFailed):  # the model may be of that run
             raise problem
-    if finished := [model for model in named if model.stage == "production" or model.state in EXIT_CODES]:
-        return max(finished, key=lambda model: (model.stage == "production", model.created_at))
+    named = [model for model in listing.models if model.name == name_or_key]
+    if finished := [model for model in named if model.state in EXIT_CODES]:
+        return max(finished, key=lambda model: model.created_at)
     if named:
         do = f"Wait for its end, or name it {named[0].full_name}."
         raise UsageError(
             f"no finished run has model '{name_or_key}'", why=f"run {named[0].run_id} has not ended", do=do
         )
-    hint = nearest(name_or_key, {model.name for model in models}) or "mayfly models list shows them."
+    known = {model.name for model in listing.models}
+    known |= {one.partition("/")[2] for one in production_names(objects)} if stage != "experiment" else set()
+    hint = nearest(name_or_key, known) or "mayfly models list shows them."
     raise UsageError(f"no model '{name_or_key}' in the bucket", do=hint)
 
 

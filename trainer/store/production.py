@@ -119,6 +119,19 @@ def production_names(objects: Objects) -> tuple[str, ...]:
     return tuple(name for item in objects.list(prefix=PRODUCTION) if (name := production_name(item.key)))
 
 
+def production_histories(objects: Objects) -> dict[str, tuple[Stored, ...]]:
+    """Return every version of each production model, the newest first, by name, from one listing."""
+    found: dict[str, list[Stored]] = {}
+    for one in objects.history(prefix=PRODUCTION):
+        if name := production_name(one.key):
+            found.setdefault(name, []).append(one)
+    return {
+        name: tuple(one for one in versions if not one.deleted)
+        for name, versions in found.items()
+        if not versions[0].deleted
+    }
+
+
 def versions_of(objects: Objects, full_name: str) -> tuple[Stored, ...]:
     """Return every version of the production model of a GROUP/NAME, the newest first."""
     return objects.versions(key=f"{PRODUCTION}{full_name}{MODEL_SUFFIX}")

@@ -29,6 +29,7 @@ from trainer.store.production import PRODUCTION, RETRAINS, production_name
 
 LEAST_AGE = timedelta(days=2)  # a retrain's models are scored within hours
 KEPT_RUNS = 10
+DELETED_AT_ONCE = 100  # models between two looks for new runs and promotions, which list both
 OPEN, NEWEST, WAITING, NEWER, IN_PRODUCTION, NAMED, UNREAD = (
     "of runs that are open",
     "of the newest runs",
@@ -137,16 +138,18 @@ def prune(
     *,
     deleted: Callable[[StoredModel], None] = lambda _: None,
 ) -> None:
-    """Delete the models that were chosen: all versions of each, and the card beside it. If a run is opened or
-    a model promoted meanwhile, the rule decides again, and nothing is deleted that was not chosen before.
+    """Delete the models that were chosen: all versions of each, and the card beside it. If a run was opened
+    or a model promoted since the last look, one for each DELETED_AT_ONCE models, the rule decides again, and
+    nothing is deleted that was not chosen before.
 
     Done twice, or broken off, it does no harm. Raises PermissionDenied without the right.
     """
-    still = pruning
-    for model in pruning.chosen:
-        if _in_use(objects) != still.in_use:
+    still, chosen = pruning, set(pruning.chosen)
+    for place, model in enumerate(pruning.chosen):
+        if place % DELETED_AT_ONCE == 0 and _in_use(objects) != still.in_use:
             still = plan_pruning(objects, rule, now)
-        if model not in still.chosen:
+            chosen.intersection_update(still.chosen)
+        if model not in chosen:
             continue
         beside = f"{model.key.removesuffix(MODEL_SUFFIX)}.json"
         for item in objects.history(prefix=beside):
@@ -171,12 +174,18 @@ def _stored(
     are open, or may be; and those that can't be read.
     """
     problems: dict[str, TrainerError] = {}
-    made: dict[str, Sequence[Model]] = {}
-    for run_id in runs:
+
+    def models_of(run_id: str) -> Sequence[Model]:
         try:
-            made[run_id] = models_of_run(objects, run_id)
+            return models_of_run(objects, run_id)
         except TrainerError as error:
             problems[run_id] = error
+            return ()
+
+    with ThreadPoolExecutor(max_workers=FETCHED_AT_ONCE) as pool:
+        made = dict(zip(runs, pool.map(models_of, runs), strict=True))
+    made = {run_id: models for run_id, models in made.items() if run_id not in problems}
+    known = {*runs}
     open_runs = {run_id for run_id, models in made.items() if _is_open(objects, run_id, models)} | {*problems}
     open_runs |= _continued(objects, open_runs, runs)
     there = _history(objects, "models/experiments/")
@@ -189,7 +198,7 @@ def _stored(
     copies = {key: found for key, found in _history(objects, RETRAINS).items() if key.endswith(MODEL_SUFFIX)}
     for key, head in _heads(objects, [(key, "") for key in copies]):
         run_id = (key.removeprefix(RETRAINS).split("/") + [""])[1]
-        is_open = run_id in open_runs or run_id not in runs  # then no receipt says that it has ended
+        is_open = run_id in open_runs or run_id not in known  # then no receipt says that it has ended
         stored.append(_model(copies[key], head.version_id, head.sha256, run_id, is_open=is_open))
     return stored, open_runs, problems
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from trainer.aws.objects import Objects
+from trainer.aws.objects import Objects, Stored
 from trainer.base.errors import ConfigError, ConnectionFailed, DataError
-from trainer.job.model_names import MODEL_SUFFIX
 from trainer.store.card import read_card
 from trainer.store.decisions import BY_HAND, GateDecision, read_decision
-from trainer.store.production import MOST_PROMOTED_BYTES, production_versions
+from trainer.store.production import MOST_PROMOTED_BYTES, production_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +32,9 @@ class Verified:
         return chosen if decision.promote else f"stayed beside run {decision.run_id}"
 
 
-def verify(objects: Objects, name: str) -> Verified:
-    """Verify the production model of a GROUP/NAME. Raises UsageError if there is none."""
-    newest = production_versions(objects, name)[0]
-    full_name = newest.key.split("/", 2)[2].removesuffix(MODEL_SUFFIX)
+def verify(objects: Objects, newest: Stored) -> Verified:
+    """Verify a production model by its newest version, as S3 lists it."""
+    full_name = production_name(newest.key)
     head = objects.head(key=newest.key, version_id=newest.version_id)
     flaws: list[str] = []
     sha256, decision = "", None

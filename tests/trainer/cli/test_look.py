@@ -11,6 +11,7 @@ import json
 import pytest
 
 from tests.pieces import named
+from tests.trainer.conftest import weights
 from tests.trainer.runs.test_training_events import EPOCH, PROGRESS
 from tests.trainer.store.test_verification import decision
 from trainer.aws.objects import S3Objects
@@ -268,6 +269,26 @@ def test_a_model_whose_bytes_are_not_the_receipts_stays_out(mayfly, account):
     code, _, err = mayfly("models", "promote", "lstm_BTC-USD_1m")
     assert code == 103 and "its bytes have another sha256 than its receipt says" in err
     assert mayfly("models", "production")[1] == "no production models yet\n"
+
+
+@pytest.mark.parametrize("action", ["verify", "production"])
+def test_all_production_models_are_found_in_one_listing(mayfly, account, monkeypatch, action):
+    for symbol in "ABC":
+        account.put(
+            key=f"models/production/main/lstm_{symbol}_1m.safetensors", body=weights(f"lstm_{symbol}_1m")
+        )
+    listed = []
+    for name in ("list", "history"):
+        was = getattr(S3Objects, name)
+
+        def counting(self, *, prefix, was=was, **more):
+            listed.append(prefix)
+            return was(self, prefix=prefix, **more)
+
+        monkeypatch.setattr(S3Objects, name, counting)
+    code, out, _ = mayfly("models", action)
+    assert code == 0 and [f"main/lstm_{symbol}_1m" in out for symbol in "ABC"] == [True] * 3
+    assert listed == ["models/production/"]
 
 
 @pytest.mark.parametrize("name", ["../x", "none", "a/../../b"])

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from dataclasses import replace
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -382,3 +384,28 @@ def test_a_shadow_looks_as_far_back_as_its_cells_lie() -> None:
     assert (last.state, last.gate) == ("scoring", "")
     (piece,) = sundays.asked(last)["pieces"]
     assert piece["models"][0]["key"].split("/")[3] == first.run_id
+
+
+def test_decisions_about_many_models_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each asks S3 for the last one; one after another, those of thousands fill a call of control."""
+    pieces = [SimpleNamespace(piece=name, since=0) for name in "abcd"]
+    together, made = threading.Barrier(len(pieces), timeout=20), list[str]()
+
+    def decided(*given: Any) -> Any:
+        together.wait()
+        return SimpleNamespace(piece=given[-2].piece, run_id="r", numbers={})
+
+    def create(_: Any, retrain: str, run_id: str, decisions: Any) -> None:
+        made.extend(one.piece for one in decisions)
+
+    scored: Any = (JOB, SimpleNamespace(pieces=pieces), dict.fromkeys("abcd"))
+    monkeypatch.setattr(gate, "read_record", lambda *_, **__: (None, ""))
+    monkeypatch.setattr(gate, "_scored", lambda *_: scored)
+    monkeypatch.setattr(gate, "_decision", decided)
+    monkeypatch.setattr(gate, "create_decisions", create)
+    monkeypatch.setattr(gate, "_carried_out", lambda *_: None)
+    home: Any = SimpleNamespace(cloud=SimpleNamespace(objects=None))
+    entry: Any = SimpleNamespace(score_run_id="s", retrain=NAME)
+    schedule: Any = SimpleNamespace(gate="test")
+    gate.after_scoring(home, entry, schedule)
+    assert made == [*"abcd"]

@@ -11,6 +11,7 @@ import pytest
 
 from tests.manifests import manifest
 from tests.records import at
+from tests.trainer.conftest import weights
 from tests.trainer.runs.test_training_events import EPOCH, PROGRESS
 from trainer.base.errors import ConnectionFailed, PermissionDenied
 from trainer.base.html import document, embedded_json
@@ -121,10 +122,23 @@ def test_a_production_model_is_that_of_the_runs_group(closed, monkeypatch):
     for group in ("aaa", "main", "zzz"):
         cloud.objects.write(f"models/production/{group}/{file}", b"model", "ab" * 32)
     monkeypatch.setattr(
-        module, "card_of", lambda _, *, key, version_id="": SimpleNamespace(metrics={"of": key})
+        module,
+        "card_of",
+        lambda objects, *, key: SimpleNamespace(metrics={"of": key}) if objects.get(key=key) else None,
     )
     (shown,) = module._production(cloud.objects, record, receipt).values()
     assert shown.name.startswith("main/") and shown.metrics["of"].endswith(file)
+
+
+def test_the_groups_model_is_found_behind_many_others(closed, monkeypatch):
+    cloud, record, receipt = closed
+    name = receipt["models"][0]["key"].rpartition("/")[2].removesuffix(".safetensors")
+    monkeypatch.setattr(module, "MOST_CHAMPIONS", 3)
+    for number in range(5):
+        cloud.objects.write(f"models/production/aaa/lstm_S{number}_1m.safetensors", b"model")
+    cloud.objects.write(f"models/production/main/{name}.safetensors", weights(name))
+    (shown,) = module._production(cloud.objects, record, receipt).values()
+    assert shown.name == f"main/{name}"
 
 
 def decision(record: RunRecord, piece: str, *, run_id: str = "", score_run_id: str = "s") -> GateDecision:

@@ -221,3 +221,16 @@ def test_keys_without_a_record_are_nobodys_models(account):
     key = "models/experiments/AROA1:i-3/20261101-000000-ghost-aaaa/1/lstm_X_1m.safetensors"
     account.put(key=key, body=b"weights")
     assert [model.run_id for model in list_models(account).models] == [CLOSED_RUN]
+
+
+def test_a_production_model_is_found_without_any_run(account, monkeypatch):
+    """`predict` and `models pull` name production models, in a bucket of years."""
+    keys = [f"models/production/weekly/lstm_{symbol}_1m.safetensors" for symbol in "ABC"]
+    for key in keys:
+        account.put(key=key, body=b"champion")
+    read = []
+    monkeypatch.setattr(listing, "models_of_run", lambda _, run_id: read.append(run_id) or ())
+    monkeypatch.setattr(listing, "card_of", lambda _, *, key, version_id: read.append(key))
+    for name in ("lstm_B_1m", "weekly/lstm_B_1m", keys[1]):
+        read.clear()
+        assert find_model(account, name).key == keys[1] and read == [keys[1]]

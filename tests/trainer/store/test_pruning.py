@@ -12,6 +12,7 @@ import pytest
 
 from tests.models import make_model
 from tests.trainer.control.conftest import MemoryCloud, MemoryObjects
+from trainer.store import pruning
 from trainer.store.pruning import LEAST_AGE, WAITING, PruneRule, plan_pruning, prune
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=timezone.utc)
@@ -214,7 +215,10 @@ def test_a_version_that_no_receipt_names_is_not_taken_for_it(bucket: Bucket) -> 
     assert plan_pruning(bucket.objects, RULE, NOW).kept == {"of the newest runs": 1}  # it is not there
 
 
-def test_a_run_opened_during_a_deletion_keeps_its_models(bucket: Bucket) -> None:
+def test_a_run_opened_during_a_deletion_keeps_its_models(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "DELETED_AT_ONCE", 1)
     bodies = [bucket.model() for _ in range(3)]
     keys = [bucket.run(name, body, days_ago=90) for name, body in zip("abc", bodies, strict=True)]
     newest = bucket.run("z", bucket.model(), days_ago=1)
@@ -228,3 +232,19 @@ def test_a_run_opened_during_a_deletion_keeps_its_models(bucket: Bucket) -> None
     prune(bucket.objects, plan_pruning(bucket.objects, RULE, NOW), RULE, NOW, deleted=deleted)
     assert gone == [keys[0], keys[2]]
     assert {keys[1], newest} <= set(bucket.objects.stored)
+
+
+def test_runs_and_production_are_not_listed_for_each_model(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed, history = list[str](), bucket.objects.history
+    for number in range(20):
+        bucket.run(f"old{number:02d}", bucket.model(), days_ago=90)
+
+    def listing(*, prefix: str) -> Any:
+        listed.append(prefix)
+        return history(prefix=prefix)
+
+    monkeypatch.setattr(bucket.objects, "history", listing)
+    assert len(bucket.left()) == 1
+    assert listed.count("models/production/") == 2  # for the plan, and before the first model goes

@@ -27,7 +27,9 @@ from trainer.store.decisions import (
     write_decision,
 )
 from trainer.store.differences import differences
-from trainer.store.verification import verify
+from trainer.store.production import production_versions
+from trainer.store.verification import Verified
+from trainer.store.verification import verify as verify_version
 
 NAME = "weekly/lstm_BTC-USD_1m"
 KEY = f"models/production/{NAME}.safetensors"
@@ -36,6 +38,10 @@ KEY = f"models/production/{NAME}.safetensors"
 @pytest.fixture
 def objects() -> Any:
     return MemoryCloud(SUNDAY).objects
+
+
+def verify(objects: Any, name: str) -> Verified:
+    return verify_version(objects, production_versions(objects, name)[0])
 
 
 def put(objects: Any, body: bytes, sha256: str = "") -> str:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from datetime import timedelta
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +48,7 @@ from trainer.store.decisions import (
 )
 from trainer.store.differences import differences
 from trainer.store.listing import (
+    FETCHED_AT_ONCE,
     Model,
     card_of,
     fetch_models,
@@ -55,6 +59,7 @@ from trainer.store.listing import (
     side_of,
 )
 from trainer.store.production import (
+    production_histories,
     production_name,
     production_names,
     production_versions,
@@ -157,7 +162,7 @@ def _production(arguments: argparse.Namespace, objects: Objects) -> int:
     if arguments.model:
         versions = list(production_versions(objects, arguments.model))
     else:
-        versions = [one for name in production_names(objects) for one in versions_of(objects, name)]
+        versions = list(chain.from_iterable(production_histories(objects).values()))
     decisions = decisions_about(objects, [production_name(one.key) for one in versions])
     if arguments.json:
         told = {name: asdict(one) | {"decided_at": iso(one.decided_at)} for name, one in decisions.items()}
@@ -206,8 +211,12 @@ def _diff(arguments: argparse.Namespace, objects: Objects) -> int:
 
 def _verify(arguments: argparse.Namespace, objects: Objects) -> int:
     """Verify production models; return 100 if anything about one does not agree."""
-    names = arguments.models or production_names(objects)
-    found = [verify(objects, name) for name in names]
+    if arguments.models:
+        newest = [production_versions(objects, name)[0] for name in arguments.models]
+    else:
+        newest = [versions[0] for versions in production_histories(objects).values()]
+    with ThreadPoolExecutor(FETCHED_AT_ONCE) as pool:
+        found = list(pool.map(partial(verify, objects), newest))
     if arguments.json:
         known = ("name", "version_id", "sha256", "origin")
         say_json(

@@ -41,10 +41,17 @@ class FittedTable:
         titles = self._rows[0] if self._rows else {}
         self._titles = [title for title in titles if any(row[title].plain not in EMPTY for row in self._rows)]
         self._right, self._leaving, self._wraps = right, leaving, wraps
+        self._widths = {
+            title: max(map(cell_len, [title, *(row[title].plain for row in self._rows)]))
+            for title in self._titles
+        }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw the table with the columns that fit."""
         shown, fits = self._fitting(options.max_width)
+        if shown and fits and not any(title in self._wraps for title in shown):
+            yield from self._lines(console, shown)
+            return
         table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style=DIM)
         for title in shown:
             table.add_column(
@@ -56,6 +63,25 @@ class FittedTable:
         for row in self._rows:
             table.add_row(*(row[title] for title in shown))
         yield table
+
+    def _lines(self, console: Console, shown: Sequence[str]) -> Iterable[Segment]:
+        """Yield each row as one line, twelve times as fast as rich's table, which can wrap texts: a team has
+        100,000 models.
+        """
+        for row in ({title: Text(one_line(title), style=DIM) for title in shown}, *self._rows):
+            for title in shown:
+                yield from self._padded(console, title, row[title])
+                if title != shown[-1]:
+                    yield Segment(" " * GAP)
+            yield Segment.line()
+
+    def _padded(self, console: Console, title: str, text: Text) -> Iterable[Segment]:
+        if text.style or text.spans:
+            text = text.copy()
+            text.align("right" if title in self._right else "left", self._widths[title])
+            return text.render(console)
+        space = " " * (self._widths[title] - text.cell_len)
+        return [Segment(space + text.plain if title in self._right else text.plain + space)]
 
     def _fitting(self, width: int) -> tuple[list[str], bool]:
         """Return the columns that stay, and whether they fit."""
@@ -72,7 +98,7 @@ class FittedTable:
         return sum(self._width(title, wrapped) + GAP for title in shown) - GAP
 
     def _width(self, title: str, wrapped: int) -> int:
-        width = max(map(cell_len, [title, *(row[title].plain for row in self._rows)]))
+        width = self._widths[title]
         return min(width, max(wrapped, cell_len(title))) if title in self._wraps else width
 
 
