@@ -100,12 +100,18 @@ def read_decision(objects: Objects, name: str) -> GateDecision | None:
 
 
 def decisions_about(objects: Objects, names: Iterable[str]) -> dict[str, GateDecision]:
-    """Return the last decision about each production model of a GROUP/NAME that has a sound one."""
+    """Return the last decision about each production model of a GROUP/NAME that has a sound one. Raises
+    ConnectionFailed.
+    """
     found = {}
     for name in dict.fromkeys(names):
-        with suppress(ConfigError):
+        try:
             if decision := read_decision(objects, name):
                 found[name] = decision
+        except ConnectionFailed:
+            raise
+        except ConfigError:  # a damaged one
+            continue
     return found
 
 
