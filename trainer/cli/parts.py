@@ -126,14 +126,18 @@ class EventsReader:
     def __init__(self, cloud: Cloud, run_id: str) -> None:
         self._objects, self._run_id = cloud.objects, run_id
         self._parts, self._reader = PartReader(cloud.objects), EventReader()
+        self._raw = b""  # that was read and not returned
 
     def read_new(self) -> RunEvents:
         """Return what came since the last call, of every attempt that the run's record names.
 
-        Raises UsageError if there is no such run.
+        Raises UsageError if there is no such run. What was read before another error comes with the next
+        call.
         """
         record, _ = read_record(self._objects, self._run_id)
-        raw = b"".join(self._parts.read_new(keys.metrics) for keys in record.all_nodes)
+        for keys in record.all_nodes:
+            self._raw += self._parts.read_new(keys.metrics)
+        raw, self._raw = self._raw, b""
         return RunEvents(
             raw=raw, events=list(self._reader.read(raw.splitlines())), unsound=self._reader.unsound
         )

@@ -38,6 +38,7 @@ from trainer.runs.actions import (
 )
 from trainer.runs.attempts import Launch
 from trainer.runs.index import take_out
+from trainer.runs.launching import latest_start
 from trainer.runs.observation import Observation, Remains
 from trainer.runs.receipt import make_receipt
 from trainer.runs.record import RunRecord
@@ -183,16 +184,21 @@ def _left(cloud: Cloud, record: RunRecord) -> tuple[Remains, ...] | None:
 
 
 def give_up_start(cloud: Cloud, record: RunRecord, etag: str, error: TrainerError) -> bool:
-    """End a run whose start AWS refuses for good: a schedule that can't be armed, a missing permission.
+    """End a run whose start AWS refuses for good: a schedule that can't be armed, a missing permission. Where
+    AWS is out of reach, do so once the job could not finish any more.
 
     An intent that was called stays open, because its instance may still appear; one that was not is
     abandoned.
     """
-    if record.state != "starting" or isinstance(error, ConnectionFailed):
+    if record.state != "starting":
         return False
-    launch = record.last_launch
+    launch, ended = record.last_launch, record.ended("failed", error.as_dict(), cloud.now())
+    late = False
     if launch is not None and launch.outcome == "intended" and launch.called_at is None:
-        record = record.with_launch(replace(launch, outcome="abandoned"), cloud.now())
+        late = cloud.now() >= latest_start(record, record.ladder[launch.rung])
+        ended = ended.with_launch(replace(launch, outcome="abandoned"), cloud.now())
+    if isinstance(error, ConnectionFailed) and not late:
+        return False
     with suppress(Conflict):  # another caller went on: look again
-        swap_record(cloud.objects, record.ended("failed", error.as_dict(), cloud.now()), etag)
+        swap_record(cloud.objects, ended, etag)
     return True

@@ -14,10 +14,10 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from trainer.aws.access import Access, error_code, error_message
+from trainer.aws.access import Access, error_code, error_message, meaning_of
 from trainer.aws.error_codes import meaning
 from trainer.aws.stack_outputs import StackOutputs
-from trainer.base.errors import TrainerError
+from trainer.base.errors import ConnectionFailed, TrainerError
 from trainer.control.fleet import create_fleet_request, own_profile
 from trainer.launch.checks import account_checks, ask_all
 from trainer.runs.attempts import Launch
@@ -114,9 +114,12 @@ def _refusal(
 
 
 def _failure(ec2: Any, operation: str, arguments: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return code and message of AWS's refusal; None without one. Raises ClientError while AWS is busy."""
     try:
         getattr(ec2, operation)(**arguments)
     except ClientError as error:
         code = error_code(error)
+        if issubclass(meaning_of(error).error, ConnectionFailed):
+            raise
         return None if code == _PASSED else (code, error_message(error))
     return None

@@ -160,18 +160,21 @@ class Parts:
     ) -> None:
         self._uplink, self._read, self._prefix, self._suffix = uplink, read, prefix, suffix
         self._offset, self._number = 0, 0
+        self._refused = b""  # a part without an answer: S3 may have it, and who follows the log has read it
         self._sending = threading.Lock()  # a call may hang while the node ends
 
     def send(self, *, final: bool = False, go_on: Callable[[], bool] = lambda: True) -> bool:
         """Send the lines added since the last part while `go_on`, which is asked before each part, returns
         true. Return whether S3 has accepted what was sent.
 
-        After a refusal they are kept for the next call.
+        After a refusal they are kept for the next call, as the same part.
         """
         with self._sending:
-            while (body := self._next(final)) and go_on():
+            while (body := self._refused or self._next(final)) and go_on():
                 if not self._uplink.try_send(f"{self._prefix}{self._number + 1:06d}{self._suffix}", body):
+                    self._refused = body
                     return False
+                self._refused = b""
                 self._offset += len(body)
                 self._number += 1
             return True

@@ -102,12 +102,16 @@ def read_decision(objects: Objects, name: str) -> GateDecision | None:
 
 
 def decisions_about(objects: Objects, names: Iterable[str]) -> dict[str, GateDecision]:
-    """Return the last decision about each production model of a GROUP/NAME that has a sound one."""
+    """Return the last decision about each production model of a GROUP/NAME that has a sound one. Raises
+    ConnectionFailed.
+    """
 
     def read(name: str) -> GateDecision | None:
         try:
             return read_decision(objects, name)
-        except ConfigError:
+        except ConnectionFailed:
+            raise
+        except ConfigError:  # a damaged one
             return None
 
     every = list(dict.fromkeys(names))

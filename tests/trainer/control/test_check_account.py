@@ -10,8 +10,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.records import rung
+from trainer.aws.access import aws_error
 from trainer.aws.stack_outputs import StackOutputs
-from trainer.base.errors import ConfigError, PermissionDenied
+from trainer.base.errors import ConfigError, ConnectionFailed, PermissionDenied
 from trainer.control.check_account import dry_run_note, requests_of
 from trainer.control.fleet import TAGGED
 from trainer.runs.record import RunRecord
@@ -81,8 +82,11 @@ class DryEc2:
 
     def answer(self, operation: str, name: str) -> None:
         self.asked.append((operation, name))
+        code = self.codes.get(name, "DryRunOperation")
+        status = int(code) if code.isdecimal() else 400
         raise ClientError(
-            {"Error": {"Code": self.codes.get(name, "DryRunOperation"), "Message": "said AWS"}}, operation
+            {"Error": {"Code": code, "Message": "said AWS"}, "ResponseMetadata": {"HTTPStatusCode": status}},
+            operation,
         )
 
 
@@ -118,3 +122,11 @@ def test_a_missing_permission_is_an_error_whatever_else_passes(make_record: Call
         PermissionDenied, match="not allowed to launch g5.xlarge on-demand in us-east-1a .Unauthorized"
     ):
         asked(make_record, g5_xlarge="UnauthorizedOperation")
+
+
+@pytest.mark.parametrize("code", ["503", "RequestLimitExceeded", "InternalError"])
+def test_a_busy_aws_is_no_refusal_of_a_type(make_record: Callable[..., RunRecord], code: str) -> None:
+    """Control tries again after ConnectionFailed; any other error ends a scheduled time for good."""
+    with pytest.raises(ClientError) as busy:
+        asked(make_record, g5_xlarge=code)
+    assert isinstance(aws_error(busy.value, "cannot check the request"), ConnectionFailed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -11,6 +12,7 @@ from trainer.base.errors import ConnectionFailed, EmbeddedAwsGone, PermissionDen
 from trainer.control.drive import drive as drive_run
 from trainer.control.progress import RunProgress
 from trainer.control.stop import StopSignal
+from trainer.runs.launching import latest_start
 from trainer.runs.record_json import record_from_json
 from trainer.runs.store import receipt_key, record_key
 
@@ -176,3 +178,23 @@ def test_a_run_of_an_ended_embedded_aws_is_not_followed(make_cloud, monkeypatch)
     with pytest.raises(EmbeddedAwsGone):
         drive(cloud, record, on_event=on_event)
     assert len(looks) == 1
+
+
+@pytest.mark.parametrize("p90_seconds", [0.0, 3000.0])
+def test_a_start_whose_schedule_never_arms_says_so(make_cloud, make_record, p90_seconds):
+    """It ended at its deadline with 'Raise --max-duration', or bought a machine for its last minutes."""
+    ladder = [replace(rung, p90_seconds=p90_seconds) for rung in make_record().ladder]
+    cloud, record = make_cloud(ladder=tuple(ladder))
+    latest = latest_start(record, record.ladder[0])
+
+    def fails(**_):
+        raise ConnectionFailed("cannot arm the schedule", why="ThrottlingException")
+
+    cloud.arm_sweep = fails
+    receipt = drive(cloud, record)
+    assert (receipt["state"], receipt["exit_code"], receipt["instances"]) == ("failed", 103, [])
+    assert (receipt["error"]["what"], receipt["error"]["why"]) == (
+        "cannot arm the schedule",
+        "ThrottlingException",
+    )
+    assert latest <= cloud.clock < latest + timedelta(minutes=2)

@@ -15,7 +15,7 @@ from tests.records import RUN, at, created, described, launched, piece
 from tests.trainer.control.conftest import SHA256
 from trainer.aws.objects import SpoiledObject
 from trainer.base.errors import ConfigError, ConnectionFailed, PermissionDenied
-from trainer.cli.parts import LogReader
+from trainer.cli.parts import EventsReader, LogReader
 from trainer.control import observe as observe_module
 from trainer.control import reported as reported_module
 from trainer.control.drive import drive
@@ -338,25 +338,30 @@ def test_a_boot_is_followed_from_its_log_to_the_agents_parts(booting):
     assert reader.read_new() == ""  # it holds what the agent said, too
 
 
-def test_lines_read_before_a_failure_are_shown_by_the_next_look(booting, monkeypatch):
+@pytest.mark.parametrize("what", ["log", "metrics"])
+def test_lines_read_before_a_failure_are_shown_by_the_next_look(booting, monkeypatch, what):
     cloud, record = booting
     ids = ("i-8", "i-9")
     record = replace(record, num_nodes=2, attempts=launched(created(instance_ids=ids)), run_id=f"{RUN}-two")
     create_record(cloud.objects, record)
-    reader, get, fails = LogReader(cloud, record.run_id), cloud.objects.get, [True]
+    reader_type = LogReader if what == "log" else EventsReader
+    reader, get, fails = reader_type(cloud, record.run_id), cloud.objects.get, [True]
     for keys in record.nodes:
-        cloud.objects.write(f"{keys.log}000001.log", b"phase train\n")
+        cloud.objects.write(f"{getattr(keys, what)}000001.x", b"phase train\n")
 
     def failing(*, key, **more):
-        if key.startswith(record.nodes[1].log) and fails:
+        if key.startswith(getattr(record.nodes[1], what)) and fails:
             fails.pop()
-            raise ConnectionFailed("cannot read the log")
+            raise ConnectionFailed("cannot read it")
         return get(key=key, **more)
 
     monkeypatch.setattr(cloud.objects, "get", failing)
     with pytest.raises(ConnectionFailed):
         reader.read_new()
-    assert reader.read_new() == "node 0 | phase train\nnode 1 | phase train\n"
+    if what == "log":
+        assert reader.read_new() == "node 0 | phase train\nnode 1 | phase train\n"
+    else:
+        assert reader.read_new().raw == b"phase train\n" * 2 and reader.read_new().raw == b""
 
 
 def test_a_log_after_the_console_is_shown_from_its_beginning(booting):

@@ -255,6 +255,30 @@ def test_a_part_that_s3_refused_comes_with_the_next_call(uplink: Uplink, tmp_pat
     }
 
 
+def test_a_part_whose_answer_was_lost_never_grows(
+    uplink: Uplink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who follows a log reads each part once: what a part gained later would be lost to them."""
+    path, try_send = tmp_path / "node.log", uplink.try_send
+    parts, lost = Parts(uplink, read=partial(read_block, path), prefix="log/", suffix=".log"), ["log/000001"]
+
+    def unanswered(key: str, body: bytes) -> bool:
+        return try_send(key, body) and (not lost or not key.startswith(lost.pop()))
+
+    monkeypatch.setattr(uplink, "try_send", unanswered)
+    path.write_text("one\ntwo\n")
+    assert not parts.send()
+    read = sent(uplink)
+    with path.open("a") as file:
+        file.write("three\nlast words")
+    parts.send(final=True)
+    assert read == {"log/000001.log": b"one\ntwo\n"} and sent(uplink) == {
+        **read,
+        "log/000002.log": b"three\n",
+        "log/000003.log": b"last words",
+    }
+
+
 def test_a_long_log_delays_neither_lease_nor_stop_nor_end(tmp_path: Path, monkeypatch) -> None:
     now, puts = [1000.0], list[str]()
     monkeypatch.setattr("trainer.node.heartbeat.time", SimpleNamespace(monotonic=lambda: now[0]))

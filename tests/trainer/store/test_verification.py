@@ -109,8 +109,9 @@ def test_a_decision_that_can_not_be_reached_is_no_flaw(objects: Any, monkeypatch
         return get(**asked)
 
     monkeypatch.setattr(objects, "get", busy)
-    with pytest.raises(ConnectionFailed):
-        verify(objects, NAME)
+    for look in (verify, lambda objects, name: decisions_about(objects, [name])):
+        with pytest.raises(ConnectionFailed):
+            look(objects, NAME)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,14 @@ from trainer.aws.access import Access, aws_error
 from trainer.aws.objects import open_objects
 from trainer.aws.stack import read_stack, require_sign_in
 from trainer.aws.stack_outputs import StackOutputs
-from trainer.base.errors import PermissionDenied, Stopped, TerminationUnconfirmed, TrainerError, UsageError
+from trainer.base.errors import (
+    ConnectionFailed,
+    PermissionDenied,
+    Stopped,
+    TerminationUnconfirmed,
+    TrainerError,
+    UsageError,
+)
 from trainer.base.extras import needs
 from trainer.base.instants import utc_now
 from trainer.base.text import counted
@@ -76,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def sweep_stack(arguments: argparse.Namespace) -> int:
     """End, after a question, what is past its deadline or silent. Returns 110 if an instance could not be
-    ended.
+    ended, 103 if S3 did not show whether one is silent.
 
     By AWS's clock: this machine's may be wrong.
     """
@@ -110,7 +117,11 @@ def sweep_stack(arguments: argparse.Namespace) -> int:
         say(f"{counted(summary.seen, 'machine')} seen, {verb} {len(summary.terminated)}")
     for what, why in summary.failed.items():
         warn(f"error: cannot end {what} ({why})")
-    return TerminationUnconfirmed.exit_code if summary.failed else 0
+    if (unread := summary.lease_check) != "done":
+        warn(f"error: whether a machine is silent was not looked at ({unread}). Sweep again once S3 answers.")
+    if summary.failed:
+        return TerminationUnconfirmed.exit_code
+    return 0 if unread == "done" else ConnectionFailed.exit_code
 
 
 def _now_of(access: Access) -> datetime:

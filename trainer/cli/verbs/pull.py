@@ -25,7 +25,7 @@ from trainer.aws.objects import given
 from trainer.aws.stack import read_stack
 from trainer.aws.transfer import fetch_file
 from trainer.base.arguments import check_folder
-from trainer.base.errors import ConfigError, TrainerError, UsageError, problem_of
+from trainer.base.errors import ConfigError, ConnectionFailed, TrainerError, UsageError, problem_of
 from trainer.base.files import append_whole, held_alone, whole_file
 from trainer.base.symbols import path_flaw
 from trainer.base.text import printable
@@ -116,8 +116,9 @@ class Pulled:
         """Download what is new; return the files that were added."""
         self._settled = settle_run(self._cloud, self._run_id)  # first: the files of an ended run are complete
         before = set(self.files)
-        # Lines that were read before a later part failed are lost to this command, so that stays a problem.
-        self.problems = {name: self.problems[name] for name in (LOG, EVENTS) if name in self.problems}
+        # Lines that a disk refused are lost to this command; what S3 did not show, this look reads.
+        lost = {name: self.problems[name] for name in (LOG, EVENTS) if name in self.problems}
+        self.problems = {name: why for name, why in lost.items() if not isinstance(why, ConnectionFailed)}
         steps = {
             "receipt.json": self._write_receipt,
             REPORT: self._write_report,

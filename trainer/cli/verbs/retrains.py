@@ -17,7 +17,7 @@ from trainer.aws.objects import Objects, open_objects
 from trainer.aws.place import Place
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
-from trainer.base.errors import TrainerError, UsageError, nearest
+from trainer.base.errors import ConnectionFailed, TrainerError, UsageError, nearest
 from trainer.base.instants import iso, utc_now
 from trainer.cli.connect import connected
 from trainer.cli.output import money, say, say_json, warn
@@ -166,9 +166,11 @@ def _published(objects: Objects, name: str) -> tuple[PublishedRetrain, str]:
 
 
 def _readable(objects: Objects, name: str) -> PublishedRetrain | None:
-    """Return a publication for the list; None, with a warning, if it can't be read."""
+    """Return a publication for the list; None, with a warning, for a damaged one."""
     try:
         stored = read_published(objects, name)
+    except ConnectionFailed:
+        raise
     except TrainerError as error:
         warn(f"warning: {error}")
         return None
@@ -176,10 +178,14 @@ def _readable(objects: Objects, name: str) -> PublishedRetrain | None:
 
 
 def _entries(objects: Objects, keys: Iterable[str]) -> Iterator[ScheduledRun]:
-    """Yield the entries of these keys, with a warning for each that can't be read."""
+    """Yield the entries of these keys, with a warning for each that is damaged. Raises ConnectionFailed: an
+    older one would count as the last.
+    """
     for key in keys:
         try:
             yield read_entry(objects, key)[0]
+        except ConnectionFailed:
+            raise
         except TrainerError as error:
             warn(f"warning: {error}")
 

@@ -181,6 +181,22 @@ def test_a_sweep_from_a_desk_ends_what_is_overdue(
     assert "2 machines seen, ended 1" in "".join(capsys.readouterr())
 
 
+def test_a_sweep_that_could_read_no_lease_says_so(
+    swept: SweptAccount, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """'ended 0' would be taken for: nothing is silent."""
+    fine = swept.launch(deadline=timedelta(hours=1))
+    swept.settings = replace(swept.settings, bucket="gone")
+    assert main(["doctor", "--sweep", "-y"]) == 103
+    told = capsys.readouterr()
+    assert "1 machine seen, ended 0" in told.out and "error: whether a machine is silent" in told.err
+    assert "NoSuchBucket" in told.err and swept.state(fine) == "alive"
+    late = swept.launch(deadline=-timedelta(minutes=1))
+    assert main(["doctor", "--sweep", "-y", "--json"]) == 103
+    assert "NoSuchBucket" in json.loads(capsys.readouterr().out)["sweep"]["lease_check"]
+    assert swept.state(late) == "ended"
+
+
 def test_a_sweep_goes_by_the_clock_of_aws() -> None:
     headers = {"date": "Fri, 20 Nov 2026 12:00:00 GMT"}
     answer = {"ResponseMetadata": {"HTTPHeaders": headers}}

@@ -186,26 +186,33 @@ def test_a_tracker_that_is_not_installed_is_told_first(mayfly: Any, monkeypatch:
     )
 
 
-def test_a_log_that_broke_off_once_stays_a_problem(
-    leave: Any, mayfly: Any, monkeypatch: Any, tmp_path: Path
+@pytest.mark.parametrize(
+    ("where", "failure", "code"),
+    [
+        ((LogReader, "read_new"), ConnectionFailed("S3 is busy"), 0),
+        ((pull.Pulled, "_append_log"), OSError(28, "No space left", "log.txt"), 103),
+    ],
+)
+def test_only_lines_that_no_later_look_brings_stay_a_problem(
+    leave: Any, mayfly: Any, monkeypatch: Any, tmp_path: Path, where: Any, failure: Exception, code: int
 ) -> None:
-    """With --live: the next look reads on behind what was lost."""
+    """With --live: the next look reads what S3 did not show; what a disk refused is lost to the command."""
     leave({"a": b"1"})
     looks: list[int] = []
-    read_new, ended = LogReader.read_new, pull.Pulled.ended
+    real, ended = getattr(*where), pull.Pulled.ended
 
-    def read(reader: LogReader) -> str:
+    def fails_once(*given: Any) -> Any:
         looks.append(len(looks))
         if len(looks) == 1:
-            raise ConnectionFailed("cannot read the log")
-        return read_new(reader)
+            raise failure
+        return real(*given)
 
-    monkeypatch.setattr(LogReader, "read_new", read)
+    monkeypatch.setattr(*where, fails_once)
     monkeypatch.setattr(pull.Pulled, "ended", property(lambda one: len(looks) > 1 and ended.fget(one)))
     monkeypatch.setattr(pull.time, "sleep", lambda _: None)
-    code, out, err = mayfly("pull", RUN, "--live", "--out", str(tmp_path / "out"))
-    assert (code, len(looks)) == (103, 2) and "error: log.txt: cannot read the log" in err
-    assert (tmp_path / "out/log.txt").exists() and (tmp_path / "out/out/a").exists()
+    ended_with, _, err = mayfly("pull", RUN, "--live", "--out", str(tmp_path / "out"))
+    assert (ended_with, len(looks), "error: log.txt: " in err) == (code, 2, code != 0)
+    assert (tmp_path / "out/log.txt").exists() == (code == 0) and (tmp_path / "out/out/a").exists()
 
 
 def test_a_second_pull_into_a_folder_is_refused(

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 
-from trainer.base.errors import ConfigError
-from trainer.cli.verbs.retrains import _row, _run_now, _times, history_table
+from tests.trainer.control.conftest import MemoryCloud
+from trainer.base.errors import ConfigError, ConnectionFailed
+from trainer.cli.verbs.retrains import _history, _list, _row, _run_now, _times, history_table
 from trainer.cli.views.drawing import drawn
-from trainer.retrains.entries import ScheduledRun
+from trainer.retrains.entries import ScheduledRun, begin_entry, entry_key
+from trainer.retrains.published import published_key
 from trainer.retrains.schedule import read_schedules
 
 SUNDAYS = {"name": "weekly", "weekdays": ["SUN"], "hour": 3, "budget": 1, "budget_month": 9}
@@ -65,3 +67,35 @@ def test_the_history_keeps_run_ids_whole_on_80_columns():
     )
     _, row, *_ = drawn(history_table([entry]), width=80).splitlines()
     assert row.startswith("2026-11-22 03:00 UTC  failed  20261122-030000-weekly-ab12  ")
+
+
+def test_a_busy_s3_shows_no_older_time_as_the_last_one(monkeypatch, capsys):
+    """Nor does a damaged entry end the list, or a publication that can't be reached count as missing."""
+    first = datetime(2026, 11, 15, 3, tzinfo=timezone.utc)
+    objects = MemoryCloud(first).objects
+    last, shown = first.replace(day=22), objects.get
+    for at in (first, last):
+        begin_entry(objects, "weekly", at, at)
+    (schedule,) = read_schedules([SUNDAYS])
+    outputs, arguments = SimpleNamespace(retrains=[SUNDAYS]), SimpleNamespace(json=True)
+    place, account = SimpleNamespace(no_retrain=""), SimpleNamespace(objects=objects)
+
+    for key in (entry_key("weekly", last), published_key("weekly")):
+
+        def busy(unread=key, **asked):
+            if asked["key"] == unread:
+                raise ConnectionFailed("cannot read it", why="SlowDown", do="Try again.")
+            return shown(**asked)
+
+        monkeypatch.setattr(objects, "get", busy)
+        with pytest.raises(ConnectionFailed):
+            _list(arguments, outputs, objects, place)
+        if key == entry_key("weekly", last):
+            with pytest.raises(ConnectionFailed):
+                _history(arguments, schedule, account)
+    monkeypatch.setattr(objects, "get", shown)
+    for key in (entry_key("weekly", last), published_key("weekly")):
+        objects.put(key=key, body=b"{}")
+    _list(arguments, outputs, objects, place)
+    told = capsys.readouterr()
+    assert told.err.count("warning: cannot read") == 2 and "2026-11-15T03:00:00Z" in told.out
