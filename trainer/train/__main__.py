@@ -112,7 +112,7 @@ def main(
     story: Callable[[TextIO], Story] | None = None,
 ) -> int:
     """Run the command; return its exit code. `mayfly train` runs it, too, with its own `prog` and `story`."""
-    log: EventLog | None = None
+    log, events = None, None
     try:
         options = parser(prog).parse_args(arguments)
         signal.signal(signal.SIGTERM, _stop)
@@ -122,7 +122,8 @@ def main(
         from trainer.train.observing.events import EventLog, Story
 
         shown = (story or Story)(sys.stderr)
-        log = EventLog(options.events, shown)
+        events = options.events
+        log = EventLog(events, shown)
         tell_signs(log.emit)
         write_stacks_at_abort()
         try:
@@ -141,7 +142,7 @@ def main(
         error = missing_library(raised) if isinstance(raised, ModuleNotFoundError) else problem_of(raised)
         if error is None:
             raise
-        return _failed(error, log, options.events)
+        return _failed(error, log, events)
 
 
 def _say(line: str) -> None:

@@ -180,7 +180,7 @@ def test_without_the_library_its_extra_is_named(monkeypatch):
 def test_an_action_that_is_no_number_is_refused():
     env = environment_of(prepare(candles_of(), FREE), FREE)
     env.reset(seed=0)
-    with pytest.raises(DataError, match="no number"):
+    with pytest.raises(DataError, match="not a number"):
         env.step(np.array([math.nan]))
     env = environment_of(prepare(candles_of(), JOB), JOB)
     env.reset(seed=0)

@@ -277,7 +277,7 @@ def test_k_folds_train_on_both_sides_and_test_every_bar_once(make_candles) -> No
     [
         ({"folds": 1}, "2 or more with data.split = kfold"),
         ({"test_days": 5, "validation_days": 5}, "the tests of k folds cover all bars"),
-        ({"folds": 2, "validation_fraction": 0.45}, "each fold tests 1 / data.folds"),
+        ({"folds": 2, "validation_fraction": 0.45}, "take 95% of the bars"),
         ({"target": "position"}, "an agent can't train in k folds"),
     ],
 )
