@@ -35,6 +35,15 @@ def test_times_are_read_as_nanoseconds_utc(write_csv, times: list[str]) -> None:
     assert candles.timestamp.tolist() == [NINE * 10**9, (NINE + 60) * 10**9]
 
 
+def test_an_opening_time_goes_before_the_timestamp_of_the_end(write_csv) -> None:
+    # CoinMarketCap's export
+    header = "timeOpen;timeClose;timeHigh;timeLow;name;open;high;low;close;volume;marketCap;timestamp"
+    row = "{0}T00:00:00.000Z;{0}T23:59:59.999Z;{0}T21:46:00.000Z;{0}T01:46:00.000Z;2781;1;2;1;2;5;9;{0}T23:59:59.999Z"
+    path = write_csv("Bitcoin_1d.csv", header, [row.format(day) for day in ("2021-01-02", "2021-01-01")])
+    candles = read_candles(path)["Bitcoin"]
+    assert candles.timestamp.tolist() == [1_609_459_200 * 10**9, 1_609_545_600 * 10**9]
+
+
 @pytest.mark.parametrize("folder", ["", "symbol=AAA/"])
 def test_more_files_than_a_run_reads_are_refused(write_csv, monkeypatch, tmp_path: Path, folder: str) -> None:
     monkeypatch.setattr(folders, "MOST_CANDLE_FILES", 2)
