@@ -26,6 +26,16 @@ from trainer.data.timeframes import canonical, step_of
         ("AAPL_1d copy 3", ("AAPL", "1d")),
         ("AAPL_1d - Copy", ("AAPL", "1d")),
         ("Copy", ("Copy", "")),
+        ("EURUSD_M15_2021", ("EURUSD", "15m")),
+        ("EURUSDH4", ("EURUSD", "4h")),
+        ("CME_ESH4", ("CME_ESH4", "")),  # futures of March, and of June
+        ("ES_H24", ("ES_H24", "")),
+        ("ES_M24", ("ES_M24", "")),
+        ("ES_M24_1d", ("ES_M24", "1d")),
+        ("EURUSD_Daily_202101010000_202101310000", ("EURUSD", "1d")),
+        ("AAPL-daily-2020-2021", ("AAPL", "1d")),
+        ("eurusd-m1-bid-2021-01-01-2022-01-01", ("eurusd", "1m")),
+        ("EURUSD_2021.01.01_2021.01.31", ("EURUSD", "")),
     ],
 )
 def test_symbol_and_timeframe_are_read_from_a_name(stem: str, expected: tuple[str, str]) -> None:
