@@ -5,7 +5,7 @@ import pytest
 
 from trainer.base.errors import DataError
 from trainer.data.read.candles import commonest_step
-from trainer.data.read.file_names import parse_name
+from trainer.data.read.file_names import parse_flat_name, parse_name
 from trainer.data.timeframes import canonical, step_of
 
 
@@ -40,6 +40,22 @@ from trainer.data.timeframes import canonical, step_of
 )
 def test_symbol_and_timeframe_are_read_from_a_name(stem: str, expected: tuple[str, str]) -> None:
     assert parse_name(stem) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("SSE!600519_1d", ("600519", "1d")),
+        ("HK!0700_1d_2021", ("0700", "1d")),
+        ("BTC!2021_1m", ("BTC", "1m")),
+        ("BTC!2021-01_1m", ("BTC", "1m")),
+        ("BTC!202101_1m", ("BTC", "1m")),
+        ("BTC!0001", ("BTC", "")),
+        ("BTC!part-0_1m", ("BTC", "1m")),
+    ],
+)
+def test_a_number_before_a_timeframe_is_a_symbol(name: str, expected: tuple[str, str]) -> None:
+    assert parse_flat_name(name) == expected
 
 
 def test_a_timeframe_has_one_name() -> None:

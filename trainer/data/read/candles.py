@@ -234,7 +234,7 @@ def _merge(symbol: str, parts: Sequence[Series]) -> tuple[np.ndarray, np.ndarray
         raise DataError(
             f"{parts[owner[first]].file} and {parts[owner[first + 1]].file} disagree about {symbol}",
             why=f"{differ}, the first at {time_text(timestamp[first])}",
-            do="Keep one of the two files.",
+            do="Keep one of the two files; name files of different symbols SYMBOL_TIMEFRAME.",
         )
     keep = np.ones(len(timestamp), dtype=bool)
     keep[same + 1] = False

@@ -41,6 +41,8 @@ _ALPHA_VANTAGE = re.compile(
 # AAPL_1d (2), AAPL_1d copy, AAPL_1d - Copy: what browsers and file managers call the second of a name.
 _COPY = re.compile(r" ?(?:\(\d{1,3}\)|(?<= )copy(?: \d{1,3})?|- Copy(?: \(\d{1,3}\))?)$")
 _DATES = re.compile(r"[\d.-]+")
+_DATE = re.compile(r"(?:19|20)\d\d(?:[-.]?(?:0[1-9]|1[0-2])(?:[-.]?(?:0[1-9]|[12]\d|3[01]))?)?")
+_NUMBER = re.compile(r"\d{4,6}")  # of a symbol: 0700, 7203, 600519
 _NO_SYMBOL = re.compile(r"(part|data|candles|ohlcv?|bars|klines)?[-_.\d]*", re.I)
 _PARTITION = re.compile(r"(?P<key>[A-Za-z_]+)=(?P<value>.+)")
 _SYMBOL_KEYS = ("symbol", "ticker", "instrument", "pair")
@@ -60,7 +62,8 @@ def parse_flat_name(name: str) -> tuple[str, str]:
     symbol, timeframe = parse_name(stem)
     if not folders:
         return symbol, timeframe
-    if _NO_SYMBOL.fullmatch(symbol) or _timeframe_of(symbol):
+    is_number = timeframe and _NUMBER.fullmatch(symbol) and not is_date(symbol)
+    if _NO_SYMBOL.fullmatch(symbol) and not is_number or _timeframe_of(symbol):
         symbol, timeframe = "", timeframe or _timeframe_of(symbol)
     for folder in reversed(folders):
         partition = _PARTITION.fullmatch(folder)
@@ -102,6 +105,11 @@ def parse_name(stem: str) -> tuple[str, str]:
     while len(parts) > 1 and _DATES.fullmatch(parts[-1]):
         parts.pop()  # years and dates at the end are not part of a symbol
     return "_".join(parts), ""
+
+
+def is_date(symbol: str) -> bool:
+    """Return whether a file's name has a date, or a year, where others have a symbol."""
+    return bool(_DATE.fullmatch(symbol))
 
 
 def is_copy(stem: str) -> bool:
