@@ -44,6 +44,7 @@ _DATES = re.compile(r"[\d.-]+")
 _DATE = re.compile(r"(?:19|20)\d\d(?:[-.]?(?:0[1-9]|1[0-2])(?:[-.]?(?:0[1-9]|[12]\d|3[01]))?)?")
 _NUMBER = re.compile(r"\d{4,6}")  # of a symbol: 0700, 7203, 600519
 _NO_SYMBOL = re.compile(r"(part|data|candles|ohlcv?|bars|klines)?[-_.\d]*", re.I)
+_PART = re.compile(rf"{_DATE.pattern}|(?:part|data)[-_.]?\d+", re.I)
 _PARTITION = re.compile(r"(?P<key>[A-Za-z_]+)=(?P<value>.+)")
 _SYMBOL_KEYS = ("symbol", "ticker", "instrument", "pair")
 _TIMEFRAME_KEYS = ("timeframe", "interval", "freq", "resolution")
@@ -62,7 +63,7 @@ def parse_flat_name(name: str) -> tuple[str, str]:
     symbol, timeframe = parse_name(stem)
     if not folders:
         return symbol, timeframe
-    is_number = timeframe and _NUMBER.fullmatch(symbol) and not is_date(symbol)
+    is_number = timeframe and _NUMBER.fullmatch(symbol) and not _DATE.fullmatch(symbol)
     if _NO_SYMBOL.fullmatch(symbol) and not is_number or _timeframe_of(symbol):
         symbol, timeframe = "", timeframe or _timeframe_of(symbol)
     for folder in reversed(folders):
@@ -107,9 +108,9 @@ def parse_name(stem: str) -> tuple[str, str]:
     return "_".join(parts), ""
 
 
-def is_date(symbol: str) -> bool:
-    """Return whether a file's name has a date, or a year, where others have a symbol."""
-    return bool(_DATE.fullmatch(symbol))
+def is_part(symbol: str) -> bool:
+    """Return whether a file's name has a date, or a part's number, where others have a symbol."""
+    return bool(_PART.fullmatch(symbol))
 
 
 def is_copy(stem: str) -> bool:
