@@ -295,12 +295,12 @@ def check_order(series: Series) -> None:
         raise DataError(
             f"{series.file} has duplicate bars of {series.symbol}",
             why=f"{twice} in all, the first at {at}",
-            do="Drop the duplicates.",
+            do="Drop the duplicates; if it has several symbols, tell the column: data.columns = symbol=NAME.",
         )
     raise DataError(
         f"{series.file} has unsorted bars of {series.symbol}",
         why=f"{at} comes after {time_text(series.timestamp[first])}",
-        do="Sort the file by time.",
+        do="Sort the file by time; if it has several symbols, tell the column: data.columns = symbol=NAME.",
     )
 
 
