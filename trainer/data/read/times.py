@@ -316,10 +316,13 @@ def _text_times(column: Any, evidence: Evidence) -> np.ndarray:
     """
     import pandas as pd  # late: half a second, and only text needs it
 
-    texts = column.cast(pa.string()).to_pylist()
+    texts = written = column.cast(pa.string()).to_pylist()
     if texts and not _ISO.fullmatch(texts[0]):
-        texts = [_iso(text, evidence) for text in texts]
-    parsed: pd.Series = pd.to_datetime(pd.Series(texts, dtype=object), utc=True, format="ISO8601")
+        texts = [_iso(text, evidence) for text in written]
+    series = pd.Series(texts, dtype=object)
+    parsed: pd.Series = pd.to_datetime(series, utc=True, format="ISO8601", errors="coerce")
+    if parsed.isna().any():
+        raise ValueError(f"{written[int(parsed.isna().argmax())][:40]!r} is not a time")
     return np.asarray(parsed.dt.tz_localize(None).to_numpy())
 
 

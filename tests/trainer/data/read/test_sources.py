@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +110,13 @@ def test_single_precision_keeps_its_value(tmp_path: Path) -> None:
         tmp_path / "AAA_1m.parquet",
     )
     assert read_candles(tmp_path)["AAA"].close[0] == np.float64(np.float32(47_000.12))
+
+
+@pytest.mark.parametrize("time", ["01/13/21", "20210104  09:30:00", "2021-01-04 09:30:00 EST"])
+def test_an_unknown_style_of_times_is_shown(write_csv, time: str) -> None:
+    path = write_csv("AAA_1m.csv", "date,o,h,l,c,v", [f"{time},1,1,1,1,1"])
+    with pytest.raises(DataError, match=re.escape(f"in column date ('{time}' is not a time)")):
+        read_candles(path)
 
 
 @pytest.mark.parametrize("time", ["yesterday", "09:00", "12", ""])
