@@ -148,11 +148,10 @@ def open_header(path: Path, file: str = "", told: Told | None = None) -> CandleH
             with text_stream(path) as stream, pa_csv.open_csv(stream, **read_options(shape)) as reader:
                 names = list(reader.schema.names)
     except UNREADABLE as error:
-        refused = DataError(
-            f"{path} is not {form}",
-            why=first_line(error),
-            do="Replace the file, or move it out of the data folder.",
-        )
+        do = "Replace the file, or move it out of the data folder."
+        if isinstance(error, UnicodeError):
+            do = "Save it as CSV in UTF-8."
+        refused = DataError(f"{path} is not {form}", why=first_line(error), do=do)
         raise _footer_error(path, shape) or refused from error
     named = _told_columns(path, names, told)
     plain = _plain_names([name for name in names if name not in named.values()])

@@ -55,7 +55,7 @@ class CsvShape:
 
 def sniff(path: Path, told: Told | None = None) -> CsvShape:
     """Return the format of a CSV, whose header has the columns that are told. Raises DataError for an
-    ambiguous one; arrow's errors pass through.
+    ambiguous one, UnicodeError for one that is no text; arrow's errors pass through.
     """
     told = told or Told()
     lines, encoding = _first_lines(path)
@@ -119,6 +119,8 @@ def _first_lines(path: Path) -> tuple[list[str], str]:
     with text_stream(path) as stream:
         head = stream.read(SAMPLE_BYTES)
     encoding = next((name for mark, name in _BOMS if head.startswith(mark)), "utf8")
+    if encoding == "utf8" and b"\0" in head:
+        raise UnicodeError("it has null bytes, as UTF-16 without its mark, or a file that is no text")
     if encoding == "utf16":
         text = head[: len(head) // 2 * 2].decode("utf-16", errors="replace")
     else:

@@ -112,6 +112,14 @@ def test_single_precision_keeps_its_value(tmp_path: Path) -> None:
     assert read_candles(tmp_path)["AAA"].close[0] == np.float64(np.float32(47_000.12))
 
 
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16-le"])
+def test_a_csv_that_is_not_utf_8_says_so(tmp_path: Path, encoding: str) -> None:
+    text = "date;open;high;low;close;volume;W\u00e4hrung\n2021-01-04;1;1;1;1;1;EUR\n"
+    (tmp_path / "AAA_1d.csv").write_bytes(text.encode(encoding))
+    with pytest.raises(DataError, match=r"AAA_1d.csv is not CSV \(.*\)\. Save it as CSV in UTF-8\."):
+        read_candles(tmp_path)
+
+
 @pytest.mark.parametrize("time", ["01/13/21", "20210104  09:30:00", "2021-01-04 09:30:00 EST"])
 def test_an_unknown_style_of_times_is_shown(write_csv, time: str) -> None:
     path = write_csv("AAA_1m.csv", "date,o,h,l,c,v", [f"{time},1,1,1,1,1"])
