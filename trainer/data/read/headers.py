@@ -281,6 +281,13 @@ def _columns(path: Path, names: list[str], plain: dict[str, str], named: Mapping
         columns["volume"] = volumes[0]
     columns = {part: column for part, column in columns.items() if column or part not in named}
     missing = [part for part in ("timestamp", *FIELDS[:4]) if part not in columns]
+    if missing and any(
+        (match := _PAIR.fullmatch(name)) and plain_name(match["ticker"]) in NAMES["open"] for name in names
+    ):
+        raise DataError(
+            f"{path} has its columns grouped by ticker",
+            do="Write one below the other: frame.stack(level=0).reset_index().to_parquet(FILE).",
+        )
     if missing:
         raise DataError(
             f"{path} has no column for {', '.join(missing)}",

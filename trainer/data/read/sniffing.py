@@ -141,7 +141,14 @@ def _cells(line: str, shape: CsvShape) -> list[str]:
 
 
 def _two_levels(path: Path, names: list[str], lines: list[str], number: int, shape: CsvShape) -> CsvShape:
-    """Return the shape of a file whose header has fields, then tickers, then the index's name."""
+    """Return the shape of a file whose header has fields, then tickers, then the index's name. Raises
+    DataError for several tickers, and for tickers above the fields.
+    """
+    if number and plain_name(_cells(lines[number - 1], shape)[0]) == TWO_LEVELS[plain_name(names[0])]:
+        raise DataError(
+            f"{path} has its columns grouped by ticker",
+            do="Write one below the other: frame.stack(level=0).reset_index().to_csv(FILE, index=False).",
+        )
     tickers, index = _cells(lines[number + 1], shape), _cells(lines[number + 2], shape)
     if plain_name(tickers[0]) != TWO_LEVELS[plain_name(names[0])]:
         return replace(shape, skip_rows=number)

@@ -112,6 +112,26 @@ def test_single_precision_keeps_its_value(tmp_path: Path) -> None:
     assert read_candles(tmp_path)["AAA"].close[0] == np.float64(np.float32(47_000.12))
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("tickers", [["AAPL"], ["AAPL", "MSFT"]])
+def test_columns_grouped_by_ticker_are_told_how_to_stack(
+    tmp_path: Path, form: str, tickers: list[str]
+) -> None:
+    days = pd.date_range("2021-01-04", periods=3, name="Date")
+    fields = ("Open", "High", "Low", "Close", "Volume")
+    columns = pd.MultiIndex.from_product([tickers, fields], names=["Ticker", "Price"])
+    frame = pd.DataFrame(1.0, index=days, columns=columns)  # yfinance, group_by="ticker"
+    file, data = tmp_path / f"prices_1d.{form}", tmp_path / "data"
+    data.mkdir()
+    getattr(frame, f"to_{form}")(file)
+    with pytest.raises(DataError, match="has its columns grouped by ticker") as caught:
+        read_candles(file)
+    line = re.search(r"(frame\.stack.*)\.$", caught.value.do)
+    assert line is not None
+    exec(line[1].replace("FILE", repr(str(data / file.name))), {"frame": frame})
+    assert sorted(read_candles(data)) == tickers
+
+
 @pytest.mark.parametrize("encoding", ["cp1252", "utf-16-le"])
 def test_a_csv_that_is_not_utf_8_says_so(tmp_path: Path, encoding: str) -> None:
     text = "date;open;high;low;close;volume;W\u00e4hrung\n2021-01-04;1;1;1;1;1;EUR\n"
