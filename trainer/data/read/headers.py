@@ -276,7 +276,7 @@ def _columns(path: Path, names: list[str], plain: dict[str, str], named: Mapping
         for part, accepted in NAMES.items()
         if part in named or plain.keys() & set(accepted)
     }
-    volumes = [name for name in names if plain_name(name).startswith(VOLUME_OF)]
+    volumes = [name for name in names if VOLUME_OF.match(plain_name(name))]
     if "volume" not in columns and volumes:
         columns["volume"] = volumes[0]
     columns = {part: column for part, column in columns.items() if column or part not in named}

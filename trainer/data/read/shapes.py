@@ -34,8 +34,9 @@ CERTAIN: dict[str, tuple[str, ...]] = {
     "volume": ("volume", "v", "vol", "tickvol"),
     "symbol": NAMES["symbol"],
 }
-# Prefix of volume columns otherwise; the first counts: `Volume BTC` before `Volume USDT`.
-VOLUME_OF = "volume_"
+# Volume columns otherwise; the first counts: `Volume BTC` before `Volume USDT`. What is made of volumes, as
+# `Volume MA`, is none.
+VOLUME_OF = re.compile(r"volume_(?!([sew]?ma|avg|average|mean|std|weighted|change|chg|pct|ratio)(?![a-z]))")
 # Combined with a time of day in another column.
 DATES = ("date", "dtyyyymmdd", "day", "trade_date", "trading_date")
 TICKS = ("tickvol", "tick_volume", "tick_vol", "ticks")  # used instead of a missing or all-zero volume

@@ -179,7 +179,7 @@ def _decimal(
     places = [
         place
         for place, name in enumerate(plain)
-        if name in numbers or name.startswith(VOLUME_OF) or names[place].strip() in ours
+        if name in numbers or VOLUME_OF.match(name) or names[place].strip() in ours
     ]
     cells = [row[place].strip() for row in rows for place in places if place < len(row)]
     commas = [cell for cell in cells if "," in cell or cell[:1] in _CURRENCIES]

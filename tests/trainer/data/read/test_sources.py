@@ -78,6 +78,17 @@ def test_columns_are_recognized_in_any_order_and_case(write_csv) -> None:
     assert row == [1.5, 3.0, 1.0, 2.0, 7.0]
 
 
+@pytest.mark.parametrize(
+    "name", ["Volume MA", "volume_sma_20", "volume_weighted_average_price", "Volume Change"]
+)
+def test_what_is_made_of_volumes_is_no_volume(write_csv, name: str) -> None:
+    read = [
+        read_candles(write_csv(file, f"time,{header},o,h,l,c", ["2021-01-04,5,7,1,1,1,1"]))["AAA"].volume[0]
+        for file, header in (("AAA_1d.csv", f"{name},x"), ("AAA_1d_1.csv", f"{name},Volume BTC"))
+    ]
+    assert read == [0, 7]
+
+
 def test_a_symbol_column_wins_over_the_files_name(write_csv) -> None:
     rows = [
         f"{NINE},600519,1,1,1,1,1",
