@@ -79,6 +79,21 @@ def test_symbols_of_csvs_and_file_names_follow_the_rule(
         read_candles(write_csv(name, header, [row]))
 
 
+@pytest.mark.parametrize(
+    ("name", "header", "row", "do"),
+    [
+        ("all_1m.csv", "time,symbol,open,high,low,close,volume", f"{NINE},-x,1,1,1,1,1", "Rename it in"),
+        ("NASDAQ_AAPL, 1M.csv", "time,open,high,low,close,volume", f"{NINE},1,1,1,1,1", "Rename the file"),
+    ],
+)
+def test_a_bad_symbol_is_renamed_where_it_stands(
+    name: str, header: str, row: str, do: str, write_csv: Any
+) -> None:
+    with pytest.raises(DataError) as caught:
+        read_candles(write_csv(name, header, [row]))
+    assert caught.value.do.startswith(do)
+
+
 def test_symbols_that_are_not_unicode_are_refused(tmp_path: Path) -> None:
     bad = pa.Array.from_buffers(pa.string(), 2, pa.array([b"A\xff", b"B"], pa.binary()).buffers())
     pq.write_table(

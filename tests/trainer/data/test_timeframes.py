@@ -5,7 +5,7 @@ import pytest
 
 from trainer.base.errors import DataError
 from trainer.data.read.candles import commonest_step
-from trainer.data.read.file_names import parse_name
+from trainer.data.read.file_names import parse_flat_name, parse_name
 from trainer.data.timeframes import canonical, step_of
 
 
@@ -26,10 +26,36 @@ from trainer.data.timeframes import canonical, step_of
         ("AAPL_1d copy 3", ("AAPL", "1d")),
         ("AAPL_1d - Copy", ("AAPL", "1d")),
         ("Copy", ("Copy", "")),
+        ("EURUSD_M15_2021", ("EURUSD", "15m")),
+        ("EURUSDH4", ("EURUSD", "4h")),
+        ("CME_ESH4", ("CME_ESH4", "")),  # futures of March, and of June
+        ("ES_H24", ("ES_H24", "")),
+        ("ES_M24", ("ES_M24", "")),
+        ("ES_M24_1d", ("ES_M24", "1d")),
+        ("EURUSD_Daily_202101010000_202101310000", ("EURUSD", "1d")),
+        ("AAPL-daily-2020-2021", ("AAPL", "1d")),
+        ("eurusd-m1-bid-2021-01-01-2022-01-01", ("eurusd", "1m")),
+        ("EURUSD_2021.01.01_2021.01.31", ("EURUSD", "")),
     ],
 )
 def test_symbol_and_timeframe_are_read_from_a_name(stem: str, expected: tuple[str, str]) -> None:
     assert parse_name(stem) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("SSE!600519_1d", ("600519", "1d")),
+        ("HK!0700_1d_2021", ("0700", "1d")),
+        ("BTC!2021_1m", ("BTC", "1m")),
+        ("BTC!2021-01_1m", ("BTC", "1m")),
+        ("BTC!202101_1m", ("BTC", "1m")),
+        ("BTC!0001", ("BTC", "")),
+        ("BTC!part-0_1m", ("BTC", "1m")),
+    ],
+)
+def test_a_number_before_a_timeframe_is_a_symbol(name: str, expected: tuple[str, str]) -> None:
+    assert parse_flat_name(name) == expected
 
 
 def test_a_timeframe_has_one_name() -> None:

@@ -101,8 +101,10 @@ class Repair:
             with whole_file(self.out / side.name) as partial:
                 shutil.copyfile(side, partial)
         if not files:
-            what, why = f"nothing of {self.path} can be repaired", "; ".join(left_out.values())[:300]
-            raise DataError(what, why=why, do="Correct the files by hand, or fetch them again.")
+            reasons = [str(error) for error in made.unreadable] or left_out.values()
+            why = "; ".join(reason.rstrip(".") for reason in reasons)[:300]
+            do = "Correct the files by hand, or fetch them again."
+            raise DataError(f"nothing of {self.path} can be repaired", why=why, do=do)
         after = check_folder(self.out, self.data)
         return Repaired(out=self.out, files=tuple(files), left_out=left_out, after=after)
 

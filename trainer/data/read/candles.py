@@ -24,6 +24,7 @@ from trainer.data.read.sources import Series
 from trainer.data.timeframes import EVENTS, SECOND, name_of, origin_of, step_of
 
 REPAIR = "as mayfly data check PATH --fix NEW does"
+SEVERAL_SYMBOLS = "If it has several symbols, name their column: data.columns = symbol=NAME."
 MOST_VOLUME = 1e100  # of a bar: sums of larger ones pass the largest float64
 MOST_TIMES_OFF = 50  # a close this many times off both neighbours is a misplaced decimal point
 
@@ -235,7 +236,7 @@ def _merge(symbol: str, parts: Sequence[Series]) -> tuple[np.ndarray, np.ndarray
         raise DataError(
             f"{parts[owner[first]].file} and {parts[owner[first + 1]].file} disagree about {symbol}",
             why=f"{differ}, the first at {time_text(timestamp[first])}",
-            do="Keep one of the two files.",
+            do="Keep one of the two files; name files of different symbols SYMBOL_TIMEFRAME.",
         )
     keep = np.ones(len(timestamp), dtype=bool)
     keep[same + 1] = False
@@ -296,12 +297,13 @@ def check_order(series: Series) -> None:
         raise DataError(
             f"{series.file} has duplicate bars of {series.symbol}",
             why=f"{twice} in all, the first at {at}",
-            do="Drop the duplicates. mayfly data check PATH --fix NEW drops those that are equal.",
+            do="Drop the duplicates: mayfly data check PATH --fix NEW drops those that are equal."
+            f" {SEVERAL_SYMBOLS}",
         )
     raise DataError(
         f"{series.file} has unsorted bars of {series.symbol}",
         why=f"{at} comes after {time_text(series.timestamp[first])}",
-        do=f"Sort the file by time, {REPAIR}.",
+        do=f"Sort the file by time, {REPAIR}. {SEVERAL_SYMBOLS}",
     )
 
 

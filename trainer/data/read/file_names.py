@@ -22,9 +22,13 @@ _WORDS = {
     **dict.fromkeys(("daily", "day", "d"), "1d"),
     **dict.fromkeys(("weekly", "week", "w"), "1w"),
 }
-_LAST_WORD = re.compile(rf"(?P<symbol>.+?)[_-](?P<word>{'|'.join(_WORDS)})", re.I)
-# EURUSD_M15_2021..., EURUSDH4
-_METATRADER = re.compile(r"(?P<symbol>.+?)[_-]?(?P<unit>[MHDW])(?P<count>\d{1,2})(?:[_-]\d[\d_-]*)?")
+_SPAN = r"(?:[_-](?:bid|ask))?(?:[_-]\d[\d._-]*)?"  # what may follow: a side, dates
+_LAST_WORD = re.compile(rf"(?P<symbol>.+?)[_-](?P<word>{'|'.join(_WORDS)}){_SPAN}", re.I)
+# EURUSD_M15_2021..., EURUSDH4; eurusd-m1-bid-2021-01-01-2022-01-01. Not ES_H24, ES_M24: months of futures.
+_CODE = r"M(?:[1-9]|10|12|15|20|30|45)|H(?:[1-4]|6|8|12)|[DW]1"
+_METATRADER = re.compile(
+    rf"(?P<symbol>.+?)(?:[_-](?P<code>(?i:{_CODE}))|(?<=^[^_-]{{6}})(?P<joined>{_CODE}))(?i:{_SPAN})"
+)
 # BINANCE_BTCUSDT, 60
 _TRADINGVIEW = re.compile(r"(?:[A-Z0-9]+_)?(?P<symbol>.+), (?=\w)(?P<count>\d*)(?P<unit>[SDW]?)(?:_\w+)?")
 _DUKASCOPY = re.compile(
@@ -36,8 +40,11 @@ _ALPHA_VANTAGE = re.compile(
 )
 # AAPL_1d (2), AAPL_1d copy, AAPL_1d - Copy: what browsers and file managers call the second of a name.
 _COPY = re.compile(r" ?(?:\(\d{1,3}\)|(?<= )copy(?: \d{1,3})?|- Copy(?: \(\d{1,3}\))?)$")
-_DATES = re.compile(r"[\d-]+")
+_DATES = re.compile(r"[\d.-]+")
+_DATE = re.compile(r"(?:19|20)\d\d(?:[-.]?(?:0[1-9]|1[0-2])(?:[-.]?(?:0[1-9]|[12]\d|3[01]))?)?")
+_NUMBER = re.compile(r"\d{4,6}")  # of a symbol: 0700, 7203, 600519
 _NO_SYMBOL = re.compile(r"(part|data|candles|ohlcv?|bars|klines)?[-_.\d]*", re.I)
+_PART = re.compile(rf"{_DATE.pattern}|(?:part|data)[-_.]?\d+", re.I)
 _PARTITION = re.compile(r"(?P<key>[A-Za-z_]+)=(?P<value>.+)")
 _SYMBOL_KEYS = ("symbol", "ticker", "instrument", "pair")
 _TIMEFRAME_KEYS = ("timeframe", "interval", "freq", "resolution")
@@ -56,7 +63,8 @@ def parse_flat_name(name: str) -> tuple[str, str]:
     symbol, timeframe = parse_name(stem)
     if not folders:
         return symbol, timeframe
-    if _NO_SYMBOL.fullmatch(symbol) or _timeframe_of(symbol):
+    is_number = timeframe and _NUMBER.fullmatch(symbol) and not _DATE.fullmatch(symbol)
+    if _NO_SYMBOL.fullmatch(symbol) and not is_number or _timeframe_of(symbol):
         symbol, timeframe = "", timeframe or _timeframe_of(symbol)
     for folder in reversed(folders):
         partition = _PARTITION.fullmatch(folder)
@@ -89,14 +97,20 @@ def parse_name(stem: str) -> tuple[str, str]:
     match = _IN_NAME.fullmatch(stem)
     if match and not match["timeframe"].endswith("M"):
         return match["symbol"], canonical(match["timeframe"])
-    if (match := _METATRADER.fullmatch(stem)) and ("_" in stem or "-" in stem or len(match["symbol"]) == 6):
-        return match["symbol"], _canonical(f"{match['count']}{match['unit'].lower()}")
+    if match := _METATRADER.fullmatch(stem):
+        code = match["code"] or match["joined"]
+        return match["symbol"], _canonical(f"{code[1:]}{code[0]}")
     if match := _LAST_WORD.fullmatch(stem):
         return match["symbol"], _WORDS[match["word"].lower()]
     parts = stem.split("_")
     while len(parts) > 1 and _DATES.fullmatch(parts[-1]):
         parts.pop()  # years and dates at the end are not part of a symbol
     return "_".join(parts), ""
+
+
+def is_part(symbol: str) -> bool:
+    """Return whether a file's name has a date, or a part's number, where others have a symbol."""
+    return bool(_PART.fullmatch(symbol))
 
 
 def is_copy(stem: str) -> bool:

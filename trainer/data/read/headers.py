@@ -148,11 +148,10 @@ def open_header(path: Path, file: str = "", told: Told | None = None) -> CandleH
             with text_stream(path) as stream, pa_csv.open_csv(stream, **read_options(shape)) as reader:
                 names = list(reader.schema.names)
     except UNREADABLE as error:
-        refused = DataError(
-            f"{path} is not {form}",
-            why=first_line(error),
-            do="Replace the file, or move it out of the data folder.",
-        )
+        do = "Replace the file, or move it out of the data folder."
+        if isinstance(error, UnicodeError):
+            do = "Save it as CSV in UTF-8."
+        refused = DataError(f"{path} is not {form}", why=first_line(error), do=do)
         raise _footer_error(path, shape) or refused from error
     named = _told_columns(path, names, told)
     plain = _plain_names([name for name in names if name not in named.values()])
@@ -277,11 +276,18 @@ def _columns(path: Path, names: list[str], plain: dict[str, str], named: Mapping
         for part, accepted in NAMES.items()
         if part in named or plain.keys() & set(accepted)
     }
-    volumes = [name for name in names if plain_name(name).startswith(VOLUME_OF)]
+    volumes = [name for name in names if VOLUME_OF.match(plain_name(name))]
     if "volume" not in columns and volumes:
         columns["volume"] = volumes[0]
     columns = {part: column for part, column in columns.items() if column or part not in named}
     missing = [part for part in ("timestamp", *FIELDS[:4]) if part not in columns]
+    if missing and any(
+        (match := _PAIR.fullmatch(name)) and plain_name(match["ticker"]) in NAMES["open"] for name in names
+    ):
+        raise DataError(
+            f"{path} has its columns grouped by ticker",
+            do="Write one below the other: frame.stack(level=0).reset_index().to_parquet(FILE).",
+        )
     if missing:
         raise DataError(
             f"{path} has no column for {', '.join(missing)}",

@@ -14,7 +14,7 @@ from trainer.data.pieces import rows_where
 from trainer.data.read.candles import Candles, commonest_step, far_apart, time_text
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.volumes import level_changes
-from trainer.data.timeframes import EVENTS, step_of
+from trainer.data.timeframes import EVENTS, SECOND, origin_of, step_of
 
 # Log ratio of a close to the one before, or of a high or low to its bar, from which it is noted.
 _FAR = np.log(10)
@@ -65,7 +65,20 @@ def oddities(candles: Candles) -> list[DataNote]:
     if step_of(timeframe) and (step := commonest_step(candles.timestamp)) not in (timeframe, EVENTS):
         text = f"bars should be of {timeframe}, but most are {step} apart"
         notes.append(DataNote(subject=candles.symbol, text=text))
+    if (
+        len(candles)
+        and _are_ends(candles.timestamp[[0, -1]], timeframe)
+        and _are_ends(candles.timestamp, timeframe)
+    ):
+        text = "times are in the last second of a bar, as ends are; bring starts, or side series look ahead"
+        notes.append(DataNote(subject=candles.symbol, text=text, detail=time_text(candles.timestamp[0])))
     return notes
+
+
+def _are_ends(timestamp_N: np.ndarray, timeframe: str) -> bool:
+    """Return whether all times are in the last second of a bar that begins at a multiple of its length."""
+    step = step_of(timeframe)
+    return step > SECOND and bool(((timestamp_N - origin_of(step)) % step >= step - SECOND).all())
 
 
 def odd_bars(candles: Candles) -> list[Oddity]:

@@ -30,6 +30,7 @@ from trainer.data.read.parts import ARRAY, Part, append_array, close_array, load
 from trainer.data.read.refusals import (
     all_of,
     no_such_timeframe,
+    refuse_nameless,
     refuse_unknown,
     several_timeframes,
     without,
@@ -240,6 +241,8 @@ class CandleFolder:
             opened += self._open_all({file: paths[file] for file in usable}, wanted)
         if not opened:
             raise no_such_timeframe(self._path, chosen, named.values())
+        sources = [file.source for file in opened]
+        refuse_nameless(self._path, {one.name_symbol for one in sources if not one.has_symbol_column})
         return opened
 
     def _open_all(self, paths: Mapping[str, Path], wanted: tuple[str, ...]) -> list[CandleFile]:

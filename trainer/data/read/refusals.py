@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trainer.base.errors import DataError, nearest
 from trainer.base.text import some_of
+from trainer.data.read.file_names import is_part
 
 MOST_NAMED = 20  # files that can't be used, or symbols, in an error
 
@@ -44,6 +45,18 @@ def refuse_unknown(
                 why=f"{path} holds{f' at {chosen}' if chosen else ''} {there}",
                 do=nearest(symbol, known) or "Choose one of these.",
             )
+
+
+def refuse_nameless(path: Path, symbols: Collection[str]) -> None:
+    """Raise DataError if the symbols are those of several files named only by their dates or parts: of one
+    symbol, most likely, of which each would train a model.
+    """
+    if len(symbols) > 1 and all(map(is_part, symbols)):
+        raise DataError(
+            f"{path} holds {len(symbols)} files whose names have no symbol",
+            why=some_of(sorted(symbols), 3),
+            do="Name them SYMBOL_TIMEFRAME_DATE, or name their folder by the symbol and give the one above.",
+        )
 
 
 def without(path: Path, known: set[str], exclude: Collection[str]) -> tuple[str, ...]:

@@ -6,10 +6,11 @@ import re
 from dataclasses import dataclass
 
 FIELDS = ("open", "high", "low", "close", "volume")
+OPENS = "timeopen"  # of CoinMarketCap, whose timestamp is the end of the bar
 # Names of columns, preferred ones first, in the form of `plain_name`.
 NAMES: dict[str, tuple[str, ...]] = {
     "timestamp": (
-        *("timestamp", "open_time", "opentime", "datetime", "date_time", "time", "date", "ts", "t"),
+        *(OPENS, "timestamp", "open_time", "opentime", "datetime", "date_time", "time", "date", "ts", "t"),
         *("unix", "__index_level_0__", "window_start", "time_period_start", "ts_event", "start_time"),
         *("starttime", "start", "begins_at", "gmt_time", "local_time", "time_utc", "date_utc"),
         *("datetime_utc", "date(utc)", "unix_time", "unix_timestamp", "timestamp_ms", "open_timestamp"),
@@ -28,13 +29,14 @@ NAMES: dict[str, tuple[str, ...]] = {
 UNNAMED = ("", "unnamed:_0", "index", "__index_level_0__")  # an index of pandas
 # Names that leave nothing open: any other choice is told to the user.
 CERTAIN: dict[str, tuple[str, ...]] = {
-    "timestamp": ("timestamp", "open_time", "opentime", "datetime", "time", "date", "ts", "t"),
+    "timestamp": (OPENS, "timestamp", "open_time", "opentime", "datetime", "time", "date", "ts", "t"),
     **{part: NAMES[part][:2] for part in ("open", "high", "low", "close")},
     "volume": ("volume", "v", "vol", "tickvol"),
     "symbol": NAMES["symbol"],
 }
-# Prefix of volume columns otherwise; the first counts: `Volume BTC` before `Volume USDT`.
-VOLUME_OF = "volume_"
+# Volume columns otherwise; the first counts: `Volume BTC` before `Volume USDT`. What is made of volumes, as
+# `Volume MA`, is none.
+VOLUME_OF = re.compile(r"volume_(?!([sew]?ma|avg|average|mean|std|weighted|change|chg|pct|ratio)(?![a-z]))")
 # Combined with a time of day in another column.
 DATES = ("date", "dtyyyymmdd", "day", "trade_date", "trading_date")
 TICKS = ("tickvol", "tick_volume", "tick_vol", "ticks")  # used instead of a missing or all-zero volume

@@ -33,7 +33,7 @@ from trainer.data.read.candles import Candles, time_text
 from trainer.data.read.folders import check_name
 from trainer.data.read.headers import CandleHeader
 from trainer.data.read.oddities import DataNote
-from trainer.data.read.shapes import DATES, NAMES, plain_name
+from trainer.data.read.shapes import DATES, NAMES, OPENS, plain_name
 from trainer.data.read.times import nanoseconds
 from trainer.data.side_names import SideColumn, side_name
 from trainer.data.timeframes import step_of
@@ -165,6 +165,7 @@ def open_side(path: Path) -> SideFile:
         twice = next(name for name in stripped if stripped.count(name) > 1) or "''"
         raise DataError(f"{path} has two columns called {twice}", do="Rename one of them, or leave it out.")
     plain = {plain_name(name): name for name in reversed(names)}
+    plain.pop(OPENS, None)  # a value is not known when its day opens
     time = next((plain[name] for name in NAMES["timestamp"] if name in plain), None)
     if time is None:
         why = f"its columns are {', '.join(names[:12])}"[:300]

@@ -55,7 +55,7 @@ class CsvShape:
 
 def sniff(path: Path, told: Told | None = None) -> CsvShape:
     """Return the format of a CSV, whose header has the columns that are told. Raises DataError for an
-    ambiguous one; arrow's errors pass through.
+    ambiguous one, UnicodeError for one that is no text; arrow's errors pass through.
     """
     told = told or Told()
     lines, encoding = _first_lines(path)
@@ -119,6 +119,8 @@ def _first_lines(path: Path) -> tuple[list[str], str]:
     with text_stream(path) as stream:
         head = stream.read(SAMPLE_BYTES)
     encoding = next((name for mark, name in _BOMS if head.startswith(mark)), "utf8")
+    if encoding == "utf8" and b"\0" in head:
+        raise UnicodeError("it has null bytes, as UTF-16 without its mark, or a file that is no text")
     if encoding == "utf16":
         text = head[: len(head) // 2 * 2].decode("utf-16", errors="replace")
     else:
@@ -139,7 +141,14 @@ def _cells(line: str, shape: CsvShape) -> list[str]:
 
 
 def _two_levels(path: Path, names: list[str], lines: list[str], number: int, shape: CsvShape) -> CsvShape:
-    """Return the shape of a file whose header has fields, then tickers, then the index's name."""
+    """Return the shape of a file whose header has fields, then tickers, then the index's name. Raises
+    DataError for several tickers, and for tickers above the fields.
+    """
+    if number and plain_name(_cells(lines[number - 1], shape)[0]) == TWO_LEVELS[plain_name(names[0])]:
+        raise DataError(
+            f"{path} has its columns grouped by ticker",
+            do="Write one below the other: frame.stack(level=0).reset_index().to_csv(FILE, index=False).",
+        )
     tickers, index = _cells(lines[number + 1], shape), _cells(lines[number + 2], shape)
     if plain_name(tickers[0]) != TWO_LEVELS[plain_name(names[0])]:
         return replace(shape, skip_rows=number)
@@ -170,7 +179,7 @@ def _decimal(
     places = [
         place
         for place, name in enumerate(plain)
-        if name in numbers or name.startswith(VOLUME_OF) or names[place].strip() in ours
+        if name in numbers or VOLUME_OF.match(name) or names[place].strip() in ours
     ]
     cells = [row[place].strip() for row in rows for place in places if place < len(row)]
     commas = [cell for cell in cells if "," in cell or cell[:1] in _CURRENCIES]

@@ -91,7 +91,10 @@ def checked(header: CandleHeader, written: str) -> FileSymbol:
     symbol = tidy(written)
     if why := flaw(symbol):
         what = f"{header.path} has {quoted(written)} for a symbol"
-        raise DataError(what, why=f"{why}; {RULE}", do="Rename it in the file, such as BTC-USD.")
+        do = "Rename it in the file, such as BTC-USD."
+        if not header.has_symbol_column and written in header.file:
+            do = "Rename the file, such as BTC-USD_1d.csv."
+        raise DataError(what, why=f"{why}; {RULE}", do=do)
     return FileSymbol(symbol=symbol, written=written)
 
 

@@ -175,13 +175,15 @@ def _guess(column: Any, evidence: Evidence) -> str:
 
 def _unreadable_time(header: CandleHeader, error: Exception) -> DataError:
     """Return the error for a column of times that can't be read."""
-    why = first_line(error)
+    why, do = first_line(error), "Write times as ISO 8601 text, timestamps, or epoch numbers of one unit."
+    if "two readings" in why:
+        do = "Write dates as 2021-03-04."
+        if "close" in header.columns:  # no side file
+            do = "Write dates as 2021-03-04, or tell their order: data.columns = time=COLUMN:dmy, or :mdy."
     return footer_error(header) or DataError(
         f"{header.path} has a time that can't be read in column {' and '.join(reversed(header.times))}",
         why=why,
-        do="Write dates as 2021-03-04, or tell their order: data.columns = time=COLUMN:dmy, or :mdy."
-        if "two readings" in why
-        else "Write times as ISO 8601 text, timestamps, or epoch numbers of one unit.",
+        do=do,
     )
 
 
@@ -314,10 +316,13 @@ def _text_times(column: Any, evidence: Evidence) -> np.ndarray:
     """
     import pandas as pd  # late: half a second, and only text needs it
 
-    texts = column.cast(pa.string()).to_pylist()
+    texts = written = column.cast(pa.string()).to_pylist()
     if texts and not _ISO.fullmatch(texts[0]):
-        texts = [_iso(text, evidence) for text in texts]
-    parsed: pd.Series = pd.to_datetime(pd.Series(texts, dtype=object), utc=True, format="ISO8601")
+        texts = [_iso(text, evidence) for text in written]
+    series = pd.Series(texts, dtype=object)
+    parsed: pd.Series = pd.to_datetime(series, utc=True, format="ISO8601", errors="coerce")
+    if parsed.isna().any():
+        raise ValueError(f"{written[int(parsed.isna().argmax())][:40]!r} is not a time")
     return np.asarray(parsed.dt.tz_localize(None).to_numpy())
 
 

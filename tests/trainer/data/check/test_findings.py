@@ -201,6 +201,13 @@ def test_a_repair_copies_what_is_whole_and_leaves_what_is_open(tmp_path: Path):
     assert [one.symbol for one in made.after.symbols if one.is_refused] == ["BBB"]
 
 
+def test_a_repair_of_nothing_says_why_files_are_not_read(tmp_path: Path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "AAA_1d.csv").write_text(f"{HEADER}\n2021-01-04,1,1,1,1,1,x\nTotal,,,,,1,\n")
+    with pytest.raises(DataError, match=r"repaired \(the last line of .* \(Total,,,,,1,\)\. Remove it\)\."):
+        repaired(tmp_path)
+
+
 def test_a_file_of_many_symbols_is_repaired_row_by_row(tmp_path: Path):
     data = tmp_path / "data"
     data.mkdir()

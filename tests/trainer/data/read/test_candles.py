@@ -20,6 +20,22 @@ def rows(first: int, count: int, *, close: float = 1.0) -> list[str]:
     return [f"{1_609_459_200 + 60 * (first + index)},1,2,0.5,{close},3" for index in range(count)]
 
 
+@pytest.mark.parametrize("by", ["symbol", "time"])
+def test_symbols_of_an_unknown_column_are_told(write_csv, by: str) -> None:
+    rows = [
+        f"2021-01-0{day},{price},{price},{price},{price},1,{name}"
+        for name, price in (("AAL", 1), ("AAPL", 2))
+        for day in (1, 2, 3)
+    ]
+    path = write_csv(
+        "all_1d.csv", "date,open,high,low,close,volume,Name", sorted(rows) if by == "time" else rows
+    )
+    with pytest.raises(DataError, match="if it has several symbols, tell the column"):
+        read_candles(path)
+    candles = read_candles(path, columns=["symbol=Name"])
+    assert [candles[symbol].close.tolist() for symbol in ("AAL", "AAPL")] == [[1, 1, 1], [2, 2, 2]]
+
+
 def test_files_that_do_not_overlap_are_joined_in_time_order(write_csv, tmp_path: Path) -> None:
     write_csv("AAA_1m_b.csv", HEADER, rows(10, 5))
     write_csv("AAA_1m_c.csv", HEADER, rows(0, 10))

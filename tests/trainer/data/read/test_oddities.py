@@ -27,3 +27,13 @@ def test_a_split_of_three_for_two_is_noted_by_its_ratio(make_candles, ratio, not
     candles = replace(make_candles(40), open=close_N, high=close_N, low=close_N, close=close_N)
     found = [note.detail for note in oddities(candles) if "split" in note.text]
     assert [detail.partition(" at ")[0] for detail in found] == [noted] * bool(noted)
+
+
+@pytest.mark.parametrize(
+    ("late", "noted"), [(0, False), (3_599_000_000_000, True), (3_599_999_000_000, True)]
+)
+def test_times_of_the_ends_of_bars_are_noted(make_candles, late, noted):
+    candles = make_candles(40, timeframe="1h")
+    begins = candles.timestamp // 3_600_000_000_000 * 3_600_000_000_000
+    texts = [note.text for note in oddities(replace(candles, timestamp=begins + late))]
+    assert any("the last second of a bar" in text for text in texts) is noted

@@ -90,6 +90,18 @@ def test_a_file_of_many_symbols_is_opened_once_for_its_bars(tmp_path, scratch, m
     assert streamed == ["all_1m.parquet"]
 
 
+@pytest.mark.parametrize("names", [("2021-01.csv", "2021-02.csv"), ("year=2021/part-0.csv", "part-1.csv")])
+def test_files_named_only_by_date_or_part_are_refused(tmp_path, scratch, names):
+    data = tmp_path / "BTC-USD"
+    for number, name in enumerate(names):
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        rows = "".join(f"2021-0{number + 1}-0{day},1,1,1,1,1\n" for day in (1, 2, 3))
+        (data / name).write_text(f"date,open,high,low,close,volume\n{rows}")
+    with pytest.raises(DataError, match=r"BTC-USD holds 2 files whose names have no symbol \(.*give the one"):
+        CandleFolder(data, scratch)
+    assert CandleFolder(tmp_path, scratch).symbols == ("BTC-USD",)  # the remedy
+
+
 def test_no_part_of_a_stream_holds_more_than_a_batch(tmp_path, make_candles, small_parts):
     write_candles(
         tmp_path / "all_1m.parquet", [make_candles(300, symbol=symbol) for symbol in ("AAA", "BBB")]

@@ -137,6 +137,7 @@ def test_a_gap_of_the_series_is_noted() -> None:
         ("time,value\n2021-01-01,1,2\n", "can't be read"),
         ("time,value, value\n2021-01-01,1,2\n", "has two columns called value"),
         (",,value\n2021-01-01,1,2\n", "has two columns called ''"),
+        ("time,value\n01/02/2021,1\n", r"as 2021-03-04\.$"),  # data.columns tells about candles alone
         ("time,time,value\n2021-01-01,2021-01-01,2\n", "has two columns called time"),
     ],
 )
@@ -153,6 +154,16 @@ def test_a_time_of_day_is_joined_with_its_date(folder: Path) -> None:
     read = read_candles(folder, columns=["fear.value lag 0s"])["BTC-USD"]
     values = read.columns["fear.value lag 0s"]
     assert values.tolist() == [float((end - 16 * HOUR - FIRST) // DAY) + 2 for end in read.timestamp + HOUR]
+
+
+def test_a_day_is_not_known_when_it_opens(folder: Path) -> None:
+    # CoinMarketCap's export, for its market cap
+    days = [str(np.datetime64(FIRST + day * DAY, "ns"))[:10] for day in range(-2, 11)]
+    lines = [f"{day}T00:00:00.000Z;{row};{day}T23:59:59.999Z" for row, day in enumerate(days)]
+    (folder / "cap.side.csv").write_text("\n".join(["timeOpen;marketCap;timestamp", *lines]) + "\n")
+    read = read_candles(folder, columns=["cap.marketCap lag 0s"])["BTC-USD"]
+    values = read.columns["cap.marketCap lag 0s"]
+    assert values.tolist() == [float((end - FIRST) // DAY) + 1 for end in read.timestamp + HOUR]
 
 
 def test_a_number_that_no_float_holds_is_refused(folder: Path) -> None:
