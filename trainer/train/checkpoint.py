@@ -95,7 +95,6 @@ def write(folder: Path, run: Run, state: ModelState, made: Made, *, choice: Mapp
     `choice` is the training strategy and where it came from; a resumed run keeps it.
     """
     place = checkpoint_folder(folder, run, state)
-    place.mkdir(parents=True, exist_ok=True)
     tensors = tensors_of_checkpoint(run, state)
     manifest = manifest_of(run, state, made, choice=choice)
     sha256 = write_tensors(place / DATA, tensors)
