@@ -69,6 +69,8 @@ class Stage:
 
 def test_the_best_trial_gives_the_model_values_not_its_score():
     stage = Stage(job_over(method="grid"), "A", "B")
+    next_ones = stage.studies.ahead(2, held=(), elsewhere=())
+    assert [one.source for one in next_ones] == ["A", "B"], "read ahead"
     taken = [stage.take() for _ in range(8)]
     assert all(one.trial for one in taken) and stage.studies.take(**ANY) is None
     of_a = [one for one in taken if one.study == taken[0].study]
