@@ -233,6 +233,12 @@ def test_no_model_begins_once_a_worker_has_heard_a_notice(stage):
     assert len(outcome.stopped) == 1 and not outcome.failed and not stage.named("retry")
 
 
+@pytest.mark.parametrize(("retries", "starts"), [(0, 1), (1, 4)])
+def test_models_without_retries_get_none_for_their_neighbours(stage, retries, starts):
+    outcome = stage.train(lambda worker, _: worker.die(1), some(2), pack=2, retries=retries)
+    assert len(outcome.failed) == 2 and len(stage.context.started) == starts
+
+
 # --- silence
 
 
