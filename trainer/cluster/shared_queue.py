@@ -14,8 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -25,7 +25,7 @@ from trainer.base.cluster import MOST_NODES, Cluster, read_cluster
 from trainer.base.environment import for_ray
 from trainer.base.errors import Stopped, TrainingFailed
 from trainer.base.extras import needs
-from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
+from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, Value, read_object
 from trainer.cluster.hand_out import NOBODY
 from trainer.cluster.ray_node import HEALTH, QUIET
 from trainer.job.pieces.piece import Piece
@@ -45,6 +45,15 @@ class Straggler:
     node: int
     piece: Piece
     seconds: float
+
+
+@contextmanager
+def _sound_answer() -> Iterator[None]:
+    """Raise TrainingFailed for an answer that makes no sense: it comes from another machine."""
+    try:
+        yield
+    except Unsound as error:
+        raise TrainingFailed("the queue is lost", why=str(error), do=DO) from error
 
 
 class SharedQueue:
@@ -140,6 +149,7 @@ class SharedQueue:
         """Return the pieces that a worker would probably take next, see `PieceQueue.ahead`."""
         return self._left.ahead(count, held=held, elsewhere=elsewhere)
 
+    @_sound_answer()
     def take(
         self, *, held: Collection[str] = (), staged: Collection[str] = ()
     ) -> tuple[Piece, int | None] | None:
@@ -198,6 +208,7 @@ class SharedQueue:
         self._answers.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    @_sound_answer()
     def _ask(self, message: dict[str, Any]) -> Fields:
         assert self._member.stdin is not None
         with suppress(BrokenPipeError):  # it has ended, and its last line says why
@@ -205,22 +216,20 @@ class SharedQueue:
             self._member.stdin.flush()
         answer = self._read()
         self._heard_at = self._clock()
-        for number in (item.whole(most=len(self._pieces) - 1) for item in answer.value("changes").items()):
+        for number in map(self._number, answer.value("changes").items()):
             self._change(number)
         self._is_over, self.others = bool(answer.truth("is_over")), answer.whole("others", most=MOST_NODES)
-        self._spoiled += [self._piece(item.whole()) for item in answer.value("spoiled").items()]
+        self._spoiled += [self._pieces[self._number(item)] for item in answer.value("spoiled").items()]
         self._lost += [item.whole(most=MOST_NODES - 1) for item in answer.value("lost").items()]
         rows = [item.items(least=3, most=3) for item in answer.value("held").items()]
         self._held = [
-            Straggler(node=node.whole(), piece=self._piece(number.whole()), seconds=seconds.number())
+            Straggler(node=node.whole(), piece=self._pieces[self._number(number)], seconds=seconds.number())
             for node, number, seconds in rows
         ]
         return answer
 
-    def _piece(self, number: int) -> Piece:
-        if number >= len(self._pieces):
-            raise TrainingFailed("the queue is lost", why=f"it names piece {number}", do=DO)
-        return self._pieces[number]
+    def _number(self, value: Value) -> int:
+        return value.whole(most=len(self._pieces) - 1)
 
     def _change(self, number: int) -> None:
         """Take a piece out of those that wait, or put it back."""
@@ -231,6 +240,7 @@ class SharedQueue:
             self._waits.add(number)
             self._left.put(self._pieces[number])
 
+    @_sound_answer()
     def _read(self) -> Fields:
         """Return the member's next answer. Raises TrainingFailed if it says that the queue is lost."""
         while not wait([self.handle], timeout=AGAIN_SECONDS):
@@ -240,10 +250,7 @@ class SharedQueue:
         if not line:
             why = f"its member ended with exit code {self._member.wait()}"
             raise TrainingFailed("the queue is lost", why=why, do=DO)
-        try:
-            answer = read_object(line, most_bytes=MOST_LINE, name="the queue's answer")
-            if what := answer.text("gone", "", most=MOST_TEXT):
-                raise TrainingFailed(what, why=answer.text("why", "", most=MOST_TEXT), do=DO)
-        except Unsound as error:
-            raise TrainingFailed("the queue is lost", why=str(error), do=DO) from error
+        answer = read_object(line, most_bytes=MOST_LINE, name="the queue's answer")
+        if what := answer.text("gone", "", most=MOST_TEXT):
+            raise TrainingFailed(what, why=answer.text("why", "", most=MOST_TEXT), do=DO)
         return answer

@@ -115,7 +115,7 @@ class OwnPieces:
         return False
 
     def is_over(self, *, has_devices: bool) -> bool:
-        return not len(self._queue) or not has_devices
+        return not len(self._queue)
 
     def elsewhere(self, here: Collection[str]) -> set[str]:
         return set()

@@ -71,7 +71,7 @@ class Range:
     def rounded(self, value: float) -> float | int:
         """Return a number of the range as trials have it."""
         if self.is_whole:
-            return min(int(self.high), int(value))
+            return min(max(math.floor(value), int(self.low)), int(self.high))
         return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
 
 

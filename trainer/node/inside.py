@@ -43,7 +43,7 @@ def sha256_of(body: IO[bytes]) -> tuple[str, int]:
     """Return the hash of an open file's present bytes and their number, and rewind it."""
     size = os.fstat(body.fileno()).st_size
     digest, left = hashlib.sha256(), size
-    while left and (block := body.read(min(_BLOCK_BYTES, left))):
+    while block := body.read(min(_BLOCK_BYTES, left)):
         digest.update(block)
         left -= len(block)
     body.seek(0)

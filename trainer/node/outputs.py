@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,14 +172,14 @@ class Outputs:
     def finish(self) -> None:
         """Send the last state of every file, and record those that S3 did not accept in time."""
         self.announced.finish()
-        if not self.command.out_bytes:
-            self._send_index()
         began = self.clock()
 
         def is_late() -> bool:
             return self.clock() - began >= self.node.patience_seconds
 
-        while self.command.out_bytes and not self._scanned(final=True, is_late=is_late) and not is_late():
+        scan = partial(self._scanned, final=True, is_late=is_late)
+        send = scan if self.command.out_bytes else self._send_index  # a training's list has ends of trials
+        while not send() and not is_late():
             time.sleep(POLL_SECONDS)
         for path, seen in self._seen.items():
             if not seen.is_sent and path not in self.refused:

@@ -48,7 +48,7 @@ class IdleWatch:
         """
         before, self._last = self._last or sample.at, sample.at
         if sample.at - before > SLEPT:
-            self._since = None
+            self._since, self._most = None, 0.0
         uses = [gpu.use_percent for gpu in sample.gpus]
         known = [use for use in uses if use is not None]
         if not uses or len(known) < len(uses) or max(known) >= IDLE_PERCENT:

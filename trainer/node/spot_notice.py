@@ -53,7 +53,8 @@ class SpotNotices:
         """`ask` returns the text of a path of the metadata service, None for one that is not there."""
         self._node, self._ask, self._clock = node, ask, clock
         self._heard_at = self._stop_at = datetime.max.replace(tzinfo=timezone.utc)
-        self._advised = False  # a rebalance recommendation was passed on
+        self._word: Word | None = None  # that the newest notice asks for
+        self._passed_on: Word | None = None  # that the file has
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="spot notices", daemon=True)
 
@@ -65,15 +66,21 @@ class SpotNotices:
         self._thread.join(timeout=30)
 
     def look(self) -> None:
-        """Ask once, and pass on what is new. Raises OSError while the metadata service does not answer."""
+        """Ask once, and pass on what is new. Raises OSError while the metadata service does not answer, or
+        the file of the notice can't be written.
+        """
         if self._node.taken_at is None:
             if (text := self._ask(INTERRUPTION)) is not None:
                 self._leave(text)
-            elif not self._advised and self._ask(REBALANCE) is not None:
-                self._advised = True
+            elif self._word is None and self._ask(REBALANCE) is not None:
+                self._word = "checkpoint"
                 log.warning("EC2 recommends to rebalance: the command is asked for a checkpoint")
-                write_notice(self._node.notice_file, "checkpoint")
-        self._end_in_time()
+        try:
+            if self._word is not None and self._word != self._passed_on:
+                write_notice(self._node.notice_file, self._word)
+                self._passed_on = self._word
+        finally:  # a full disk, which the command may have filled, does not keep it from its end
+            self._end_in_time()
 
     def _leave(self, text: str) -> None:
         """Note that the machine is taken, and until when its command may work."""
@@ -81,8 +88,8 @@ class SpotNotices:
         taken_at = taken_by(text) or now + SHORTEST_NOTICE
         self._node.taken_at = taken_at
         self._heard_at, self._stop_at = now, taken_at - min(RESERVE, max(taken_at - now, timedelta(0)) / 2)
+        self._word = "stop"
         log.warning("EC2 takes this spot machine at %s: the command is asked to end", iso(taken_at))
-        write_notice(self._node.notice_file, "stop")
 
     def _end_in_time(self) -> None:
         """Stop the command once its time is over; before it began, at once: there is nothing to save."""
@@ -99,14 +106,14 @@ class SpotNotices:
         return bool(saved) and all(at is not None and self._heard_at < at <= settled for at in saved)
 
     def _run(self) -> None:
-        heard = True  # whether the service answered the last time
+        heard = True  # whether the last look was without an error
         while not self._ended.is_set():
             try:
                 self.look()
                 heard = True
             except (OSError, ValueError, http.client.HTTPException) as error:
                 if heard:
-                    log.warning("the metadata service does not answer; asked again: %s", error)
+                    log.warning("notices can't be read or passed on, it will be tried again: %s", error)
                 heard = False
             leaving = self._node.taken_at is not None
             self._ended.wait(LEAVING_POLL_SECONDS if leaving else POLL_SECONDS)

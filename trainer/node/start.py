@@ -142,7 +142,7 @@ def _write(source: Path, file: SnapshotFile, target: Path) -> None:
     digest, left = hashlib.sha256(), file.size
     with source.open("rb") as content, target.open("xb") as made:
         content.seek(file.offset)
-        while left and (block := content.read(min(BLOCK_BYTES, left))):
+        while block := content.read(min(BLOCK_BYTES, left)):
             digest.update(block)
             made.write(block)
             left -= len(block)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import wait
+from typing import Any
 
 import pytest
 
 from tests.trainer.cluster.conftest import OfNode
 from trainer.base.errors import TrainingFailed
+from trainer.cluster import shared_queue
+from trainer.cluster.hand_out import Reply
 from trainer.cluster.shared_queue import SharedQueue
 from trainer.job.pieces.piece import Piece
 
@@ -40,6 +44,28 @@ def join(of_node: OfNode, monkeypatch: pytest.MonkeyPatch) -> Iterator[Join]:
         queue.close()
 
 
+class Answering:
+    """A member that gives one answer to whatever it is asked."""
+
+    answer: dict[str, Any]
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        reads, self._writes = os.pipe()
+        self.stdout, self.stdin = os.fdopen(reads, "rb"), self
+
+    def write(self, _: bytes) -> None:
+        os.write(self._writes, json.dumps(self.answer).encode() + b"\n")
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        os.close(self._writes)
+
+    def wait(self, _: float) -> int:
+        return 0
+
+
 def names(queue: SharedQueue) -> str:
     taken = queue.take()
     return taken[0].name if taken else ""
@@ -62,6 +88,20 @@ def test_two_nodes_share_a_queue(join):
         assert not head.is_over
         head.done(name)
     assert head.is_over and head.others == 0
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"changes": [99]}, {"held": [[1, 9, 0.5]]}, {"others": -1}, {"piece": 9}, {"spoiled": "m0"}]
+)
+def test_an_answer_that_makes_no_sense_is_a_lost_queue(join, monkeypatch, wrong):
+    with monkeypatch.context() as patch:
+        patch.setattr(shared_queue.subprocess, "Popen", Answering)
+        queue = join(0)
+    Answering.answer = Reply().to_dict()
+    queue.open(PIECES)
+    Answering.answer |= wrong
+    with pytest.raises(TrainingFailed, match="the queue is lost"):
+        queue.take()
 
 
 @pytest.mark.nightly

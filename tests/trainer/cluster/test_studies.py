@@ -69,6 +69,8 @@ class Stage:
 
 def test_the_best_trial_gives_the_model_values_not_its_score():
     stage = Stage(job_over(method="grid"), "A", "B")
+    next_ones = stage.studies.ahead(2, held=(), elsewhere=())
+    assert [one.source for one in next_ones] == ["A", "B"], "read ahead"
     taken = [stage.take() for _ in range(8)]
     assert all(one.trial for one in taken) and stage.studies.take(**ANY) is None
     of_a = [one for one in taken if one.study == taken[0].study]
@@ -286,8 +288,8 @@ class Machines:
 def machines(tmp_path: Path) -> Iterator[Callable[..., Machines]]:
     made: list[Machines] = []
 
-    def make(*symbols: str) -> Machines:
-        made.append(Machines(job_over(method="grid"), tmp_path, *symbols))
+    def make(*symbols: str, **search: Any) -> Machines:
+        made.append(Machines(job_over(**{"method": "grid", **search}), tmp_path, *symbols))
         return made[-1]
 
     yield make
@@ -350,6 +352,20 @@ def test_a_lost_machines_study_goes_on_with_its_known_ends(machines):
     assert both.events[0][-1]["tried"] == 4, "each counts once"
     here = {one.name for one in (*mine, *again, model)}
     assert {first.name, second.name} <= both.nodes[0].elsewhere(here)
+
+
+def test_machines_share_studies_whose_trials_are_proposed(machines):
+    both = machines("A", "B", method="tpe", trials=3, prune="never")
+    mine = [both.nodes[0].take(**ANY) for _ in range(2)]
+    first = both.nodes[1].take(**ANY)
+    assert first is not None and {one.study for one in mine} == {mine[0].study} != {first.study}
+    both.end(0, both.nodes[0].take(**ANY), 0.5)
+    both.lose()
+    assert both.nodes[0].take(**ANY) is None
+    end = TrialEnd(trial=1, values=first.values, end="done", score=0.7, epochs=3).to_dict()
+    both.answer(first, "checkpoint", end)
+    again = both.nodes[0].take(**ANY)
+    assert (again.study, again.trial) == (first.study, 2), "the values of the first are known by its end"
 
 
 def test_a_model_made_on_a_lost_machine_is_not_searched_again(machines):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -53,6 +54,17 @@ def test_ranges_are_drawn_within_their_ends():
     rates = sorted(one["train.learning_rate"] for one in made)
     assert rates[0] >= 1e-4 and rates[-1] <= 1e-1 and 1e-3 < rates[100] < 1e-2, "uniform in the logarithm"
     assert {one["train.warmup_steps"] for one in made} == {1, 2, 3}
+
+
+def test_each_whole_number_below_zero_is_drawn_as_often():
+    made = search({"shift": {"low": -2, "high": 1}}, trials=400).trial_values
+    counts = Counter(value for ((_, value),) in made)
+    assert counts.keys() == {-2, -1, 0, 1} and max(counts.values()) < 130
+
+
+def test_a_whole_number_beyond_a_floats_digits_is_in_its_range():
+    (((_, value),),) = search({"seed": {"low": 10**17 + 1, "high": 10**17 + 2}}, trials=1).trial_values
+    assert value in (10**17 + 1, 10**17 + 2)
 
 
 def test_a_trial_is_the_job_with_its_values():

@@ -104,6 +104,15 @@ def test_a_finished_model_needs_nothing(node, tmp_path):
     assert others_of(node, tmp_path, leaves="files").fetch(1, "a") == NOTHING
 
 
+@pytest.mark.parametrize(("done", "left"), [(True, MADE), (False, NOTHING)])
+def test_a_value_whose_files_are_not_in_s3_is_not_made(node, tmp_path, done, left):
+    end = {"piece": "a", "kind": "script", "series": [], "fold": 1, "seed": 0, "values": {"n": "1"}}
+    end |= {"done": done, "exit_code": 0, "starts": 1, "best": {}, "seconds": 1.0}
+    body = json.dumps({"files": [], "scripts": [end]}).encode()
+    node.uplink.s3.objects[other(node).status.identity.keys.output_index] = body
+    assert others_of(node, tmp_path, leaves="files").fetch(1, "a") == left
+
+
 def test_an_older_snapshot_counts_if_the_newest_does_not_verify(node, tmp_path):
     theirs, keys, objects = tmp_path / "theirs", other(node).status.identity.keys, node.uplink.s3.objects
     leave(node, theirs, a__1__data=b"one")

@@ -147,6 +147,16 @@ def test_a_list_that_s3_did_not_take_is_sent_again(node, outputs, monkeypatch):
     assert listed(node) == {"m": "m"} and node.uplink.tries == 3
 
 
+def test_the_last_trial_of_a_training_is_listed_at_its_end(node, outputs, monkeypatch):
+    """It leaves no file in OUT by itself: an attempt after this one would try it again."""
+    monkeypatch.setattr("trainer.node.outputs.POLL_SECONDS", 0.0)
+    node.uplink.fails = {1, 2}
+    outputs.command = command(out_bytes=0)
+    outputs.trial_done({"piece": "A t1"})
+    outputs.finish()
+    assert listed_ends(node) == [{"piece": "A t1"}] and node.uplink.tries == 3
+
+
 def test_files_are_listed_together_and_during_long_scans(node, outputs):
     for number in range(10):
         (outputs.folder / f"{number}").write_text(f"{number}")

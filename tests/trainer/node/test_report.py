@@ -46,6 +46,24 @@ def test_a_bound_above_the_longest_spoils_no_lease() -> None:
     assert read_lease(json.dumps(lease(one, NOON)).encode(), NOON).progress_bound == LONGEST_BOUND
 
 
+def test_progress_while_the_lease_is_made_spoils_no_lease() -> None:
+    one = status()
+    one.progress_at = NOON + timedelta(milliseconds=1)
+    assert read_lease(json.dumps(lease(one, NOON)).encode(), NOON).progress_at == NOON
+
+
+def test_the_most_urgent_message_is_shown() -> None:
+    one = status()
+    one.message = "3 inputs"
+    told = [json.loads(progress(one))["message"]]
+    for words in ({"message": "node 1 is lost"}, {"tuning": True}):
+        one.progress = replace(one.progress, **words)
+        told.append(json.loads(progress(one))["message"])
+    one.idle = "GPUs nearly idle"
+    told.append(json.loads(progress(one))["message"])
+    assert told == ["3 inputs", "node 1 is lost", "looking for the fastest settings", "GPUs nearly idle"]
+
+
 def test_complete_work_is_done_despite_a_stop_request() -> None:
     assert end(status(done="AB")) == ("done", 0)
     assert end(status(done="AB"), stop="stop.json") == ("done", 0)

@@ -137,7 +137,9 @@ def test_gpus_are_idle_while_all_of_them_are() -> None:
 
 def test_a_night_asleep_is_no_time_of_idle_gpus() -> None:
     watch, night = IdleWatch(), 8 * 3600
-    assert [watch.seconds(used(at, 0, 0)) for at in (0, 5, night, night + 5)] == [0, 5, 0, 5]
+    assert [watch.seconds(used(at, use, 0)) for at, use in ((0, 4), (5, 0))] == [0, 5]
+    assert [watch.seconds(used(at, 0, 1)) for at in (night, night + 5)] == [0, 5]
+    assert "at most 1 %" in watch.words(5, "train"), "of what was before it nothing counts"
 
 
 def test_a_job_says_how_long_its_gpus_may_stand_idle() -> None:

@@ -101,6 +101,21 @@ def test_the_lease_says_what_the_running_pieces_allow(node, start, monkeypatch):
     assert all(one["progress_at"] <= one["at"] for one in said)
 
 
+def test_a_trainer_may_act_before_its_node_does(node, bundle, monkeypatch):
+    """Its own watch begins with 900 s, however short the boot of its type is."""
+    node.status.identity = replace(node.status.identity, boot_seconds=600)
+    said, follow = list[float](), piece_run.PieceRun.follow
+
+    def followed(run: Any) -> None:
+        follow(run)
+        said.append(run.progress_bound)
+
+    monkeypatch.setattr(piece_run.PieceRun, "follow", followed)
+    task = task_of(node, "train")
+    run_task(node, replace(task, command=replace(task.command, words=("sh", "-c", "true"), beside=())))
+    assert set(said) == {1.5 * 900}
+
+
 def test_a_head_that_waits_for_other_nodes_makes_progress(node, start, monkeypatch):
     """Nothing is at work here, and the others' last value may take hours: each node watches its own."""
     moved, long_ago = list[Any](), utc_now() - timedelta(hours=2)

@@ -427,3 +427,21 @@ def test_a_trainer_is_told_how_often_to_write(
     for number, (size, seconds) in enumerate([(20_000_000, 50), (80_000_000, 130)], 2):
         put(folder, **{f"a__{number}0__data": b"%d" % number * size, f"a__{number}0__manifest": b"{}"})
         assert snapshots.take() and told[-1] == seconds, "1 % of 50 cents an hour"
+
+
+@pytest.mark.parametrize(("whole_with", "seconds"), [("", 120), ("manifest", 96)])
+def test_a_lost_machine_costs_two_minutes_at_most(
+    node: Node, folder: Path, whole_with: str, seconds: float
+) -> None:
+    """Of a trainer's model a look, a quarter of the time between two checkpoints, comes after the newest."""
+    now, put_object = [0.0], node.uplink.s3.put_object
+
+    def slow(**called: Any) -> Any:
+        now[0] += 30
+        return put_object(**called)
+
+    node.uplink.s3.put_object = slow
+    snapshots = Snapshots(node, folder, whole_with=whole_with, clock=lambda: now[0])
+    put(folder, a__10__data=b"ten", a__10__manifest=b"{}")
+    assert snapshots.take() and snapshots.every_seconds == seconds
+    assert seconds + (snapshots.look_seconds if whole_with else 0) == 120

@@ -87,6 +87,29 @@ def test_a_notice_replaces_a_recommendation(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
+    ("texts", "word"), [(TAKEN, "stop\n"), ({REBALANCE: "{}"}, "checkpoint\n")], ids=["taken", "rebalance"]
+)
+def test_a_notice_that_a_full_disk_refused_is_written_later(
+    machine: Machine, tmp_path: Path, texts: Any, word: str
+) -> None:
+    machine.texts.update(texts)
+    (tmp_path / "command").touch()  # in the way, as a full disk is
+    with pytest.raises(OSError, match="exists"):
+        machine.look()
+    (tmp_path / "command").unlink()
+    assert machine.look(5) == word and not machine.node.is_stopping()
+
+
+def test_a_full_disk_does_not_keep_a_command_from_its_end(machine: Machine, tmp_path: Path) -> None:
+    machine.texts.update(TAKEN)
+    (tmp_path / "command").touch()
+    for seconds in (0, 60):
+        with pytest.raises(OSError, match="exists"):
+            machine.look(seconds)
+    assert machine.node.stop_reason == "spot"
+
+
+@pytest.mark.parametrize(
     ("time", "stopped_at"),
     [
         ("2026-11-24T12:02:00Z", 60),  # a minute is left for the last uploads

@@ -138,6 +138,13 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_previous(tmp_path):
     assert newest(tmp_path, "m0", MADE) is None
 
 
+def test_an_older_checkpoint_continues_beside_a_damaged_one(tmp_path):
+    _killed(tmp_path, 9)
+    (max((tmp_path / "m0").iterdir()) / "manifest.json").write_text("{")
+    assert why_none_continues(tmp_path, "m0", MADE) == ""
+    assert newest(tmp_path, "m0", MADE) is not None
+
+
 def test_a_checkpoint_without_its_manifest_does_not_exist(tmp_path):
     _killed(tmp_path, 1)
     (place,) = (tmp_path / "m0").iterdir()

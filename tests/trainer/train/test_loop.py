@@ -106,6 +106,17 @@ def test_the_last_epoch_ends_training_with_the_best_weights():
     assert (run.epoch, run.best_epoch, run.failure) == (3, 2, "")
 
 
+def test_a_trial_trains_by_its_own_job():
+    """Its batch, schedule and patience are the values that are tried; the pack has the job of all trials."""
+    run, job = _run(epochs=3, patience=1, learning_rate=0.8)
+    own = with_settings(job, batch=10, patience=3, warmup_steps=4)
+    run.member = replace(run.member, job=own)
+    pack = Scripted([5] * 4 + [1] * 8)
+    Roster(run).train(lambda members, job: pack, job, lambda event: None)
+    assert [len(starts) for starts in pack.visited] == [10] * 12
+    assert pack.learning_rates == pytest.approx([0.2, 0.4, 0.6] + [0.8] * 9)
+
+
 def test_every_epoch_visits_every_window_once_in_another_order():
     pack = Scripted([1, 2, 3])
     _train(pack, epochs=2)

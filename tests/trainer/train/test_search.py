@@ -202,24 +202,25 @@ def test_no_trial_begins_after_the_time_or_the_dollars():
     meter = Meter(
         flops_per_read=0.0,
         peak_flops=0.0,
-        usd_per_hour=36.0,
+        usd_per_hour=18.0,
         paid_seconds=100.0,
         began=0.0,
         clock=lambda: now[0],
     )
     over = {"train.ema": [0.0, 0.9]}
-    timed, paid = (SearchSettings(over=over, within="5m"), SearchSettings(over=over, dollars=2.0))
+    timed, paid = (SearchSettings(over=over, within="5m"), SearchSettings(over=over, dollars=1.0))
     for at, expected in (
         (0.0, (True, True)),
         (99.0, (True, True)),
+        (100.0, (True, False)),
         (101.0, (True, False)),
         (200.0, (False, False)),
     ):
         now[0] = at
         assert (
-            tuple(bounds_of(one, seconds=lambda: meter.seconds, usd_per_hour=36.0)() for one in (timed, paid))
+            tuple(bounds_of(one, seconds=lambda: meter.seconds, usd_per_hour=18.0)() for one in (timed, paid))
             == expected
         )
-    with pytest.raises(UsageError, match="search.dollars is 2"):
+    with pytest.raises(UsageError, match="search.dollars is 1"):
         check_bounds(paid, usd_per_hour=None)
     check_bounds(paid, usd_per_hour=1.0)

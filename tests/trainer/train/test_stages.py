@@ -13,6 +13,7 @@ from functools import partial
 from itertools import count
 from multiprocessing import Pipe
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ from trainer.train.packs.strategy import form_pack
 from trainer.train.predict.load_model import Networks, check_model
 from trainer.train.run import Run
 from trainer.train.score import Windows, outputs_on
-from trainer.train.stages import DOCUMENT, stages_of
+from trainer.train.stages import DOCUMENT, FittedNetwork, Stages, stages_of
 from trainer.train.workers.assignment import WorkerSettings
 from trainer.train.workers.station import Station
 from trainer.train.workers.worker import _WorkerRoster
@@ -228,6 +229,20 @@ def test_a_scorer_takes_the_twin_and_refuses_seen_bars(
     save(tmp_path / "swapped.safetensors", swapped, card)
     with pytest.raises(DataError, match="other weights than it says"):
         Networks().of(check_model(tmp_path / "swapped.safetensors", to_score=True))
+
+
+def test_the_epochs_of_all_stages_are_foreseen() -> None:
+    """Of a refit as many as the first fit's best took; progress and its end are told by them."""
+    job, run, told = job_of(epochs=10), SimpleNamespace(), list[tuple[int, int, int]]()
+    known: Any = {"weights": {}, "final_learning_rate": 0.1, "lowered": 0, "steps": 7, "scored_before": 0}
+    known |= {"history": [], "first_steps": [], "mates": ()}
+    epochs = ((5, 3), (6, 4), (3, 3))  # run, and the best
+    fits = tuple(FittedNetwork(epochs_run=all_of, best_epoch=best, **known) for all_of, best in epochs)
+    for number in range(4):
+        stages: Any = Stages(members=2, refit=True, fits=fits[:number])
+        stages.prepare(run, job)
+        told.append((run.fit, run.epochs_before, run.epochs_after))
+    assert told == [(1, 0, 30), (2, 5, 20), (3, 11, 4), (4, 14, 0)] and run.last_epoch == 4
 
 
 def test_a_damaged_document_of_earlier_stages_is_refused() -> None:

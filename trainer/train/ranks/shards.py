@@ -62,7 +62,6 @@ def write_shards(
     written: dict[str, Any] = {"shard": shard, "error": ""}
     try:
         if ranks.writes:
-            place.mkdir(parents=True, exist_ok=True)
             written["sha256"] = write_tensors(place / shard, parts)
     except OSError as error:
         written["error"] = f"rank {ranks.rank}: {error}"

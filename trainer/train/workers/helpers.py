@@ -138,7 +138,8 @@ class Helpers:
         self._report = report
         self._tasks: list[_Asked] = []
         self._changed = threading.Condition()
-        self._gib, self._is_lost = 0.0, False  # of what is being read
+        self._reading: list[float] = []  # GiB of each task in hand: sums of them never return to 0 exactly
+        self._is_lost = False
         self.count = len(connections)
         for connection in connections:
             threading.Thread(target=self._serve, args=(Line(connection),), name="helper", daemon=True).start()
@@ -214,7 +215,7 @@ class Helpers:
                 return self._lose(left, f"{type(error).__name__}: {error}"[:500])
             finally:
                 with self._changed:
-                    self._gib -= asked.gib
+                    self._reading.remove(asked.gib)
                     self._changed.notify_all()
 
     def _next(self) -> _Asked:
@@ -225,10 +226,10 @@ class Helpers:
             while True:
                 is_waiting = False
                 for asked in sorted(self._tasks, key=lambda one: one.ahead):  # stable: else in their order
-                    if not self._gib or self._gib + asked.gib <= STAGE_GIB or not asked.gib:
+                    if not any(self._reading) or sum(self._reading, asked.gib) <= STAGE_GIB or not asked.gib:
                         if asked.is_ready():
                             self._tasks.remove(asked)
-                            self._gib += asked.gib
+                            self._reading.append(asked.gib)
                             return asked
                         is_waiting = True
                 self._changed.wait(LOOK_SECONDS if is_waiting else None)

@@ -26,7 +26,7 @@ def smaller(job: Job, *, models: int = 1, ranks: int = 1) -> Job | None:
 
 def smallest(one: Job, other: Job) -> Job:
     """Return the first job with the smaller pack and the smaller slices of both."""
-    pack = min(one.expert.pack or other.expert.pack, other.expert.pack)
+    pack = min(one.expert.pack, other.expert.pack)
     windows = [job.expert.micro_batch for job in (one, other) if job.expert.micro_batch]
     return one.with_expert(pack=pack, micro_batch=min(windows, default=0))
 

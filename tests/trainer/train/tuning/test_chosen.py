@@ -312,3 +312,4 @@ def test_a_shape_that_ran_out_of_memory_has_less_in_its_choice(tmp_path):
     assert less is not None
     choice = with_job(settings, less).choice
     assert (choice["pack"], choice["from"]["pack"]) == (3, "memory")
+    assert {name for name, source in choice["from"].items() if source == "memory"} == {"pack"}

@@ -179,3 +179,16 @@ def test_a_source_larger_than_the_bound_is_read_alone(gate):
     gate.go.set()
     (huge,) = helpers._ask(waiting, "huge", gib=7.0)
     assert huge.result() == "huge"
+
+
+def test_a_source_above_the_bound_is_read_after_small_ones(gate):
+    helpers = helped(gate, count=2)
+    small = []
+    for name, gib in (("a", 0.1), ("b", 0.2)):  # at once, on both helpers
+        gate.has_begun.clear()
+        small += helpers._ask(waiting, name, gib=gib)
+        assert gate.has_begun.wait(60)
+    gate.go.set()
+    assert {one.result() for one in small} == {"a", "b"}
+    (huge,) = helpers._ask(waiting, "huge", gib=7.0)
+    assert huge.result(timeout=60) == "huge", "0.1 + 0.2 - 0.1 - 0.2 is more than 0"

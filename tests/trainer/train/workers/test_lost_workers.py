@@ -23,7 +23,7 @@ from trainer.train import smoke
 from trainer.train.workers import supervisor as supervising
 from trainer.train.workers.assignment import Outcome, WorkerSettings
 from trainer.train.workers.helpers import help_worker
-from trainer.train.workers.smaller import smaller
+from trainer.train.workers.smaller import smaller, smallest
 from trainer.train.workers.supervisor import Supervisor
 from trainer.train.workers.worker import crash_of
 
@@ -232,6 +232,12 @@ def test_no_model_begins_once_a_worker_has_heard_a_notice(stage):
 
     outcome = stage.train(behave, some(3))
     assert len(outcome.stopped) == 1 and not outcome.failed and not stage.named("retry")
+
+
+@pytest.mark.parametrize(("retries", "starts"), [(0, 1), (1, 4)])
+def test_models_without_retries_get_none_for_their_neighbours(stage, retries, starts):
+    outcome = stage.train(lambda worker, _: worker.die(1), some(2), pack=2, retries=retries)
+    assert len(outcome.failed) == 2 and len(stage.context.started) == starts
 
 
 # --- silence
@@ -445,6 +451,16 @@ def test_ranks_take_less_memory_from_their_batch_share_on():
     (less,) = [smaller(job, ranks=4)]
     assert less is not None and (less.expert.pack, less.expert.micro_batch) == (1, 32)
     assert smaller(job_of(batch=256, micro_batch=1)) is None
+
+
+@pytest.mark.parametrize(
+    ("less", "now", "expected"),  # pack and slice: of a worker that ran out just now, and of newer ones
+    [((1, 32), (2, 64), (1, 32)), ((2, 128), (1, 64), (1, 64)), ((1, 32), (1, 0), (1, 32))],
+)
+def test_memory_that_was_given_up_stays_given_up(less, now, expected):
+    jobs = [job_of(pack=pack, micro_batch=windows) for pack, windows in (less, now)]
+    lowered = smallest(*jobs).expert
+    assert (lowered.pack, lowered.micro_batch) == expected
 
 
 def test_only_a_lack_of_memory_is_told_as_one():
