@@ -149,9 +149,10 @@ def take_lock(descriptor: int) -> bool:
 
 @contextmanager
 def held_alone(folder: Path) -> Iterator[None]:
-    """Lock a folder while a command writes to it; make it if it is missing. Raises UsageError if another
-    process has locked it.
+    """Lock a folder while a command writes to it; make it if it is missing, and remove it again if nothing
+    was written. Raises UsageError if another process has locked it.
     """
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -161,6 +162,9 @@ def held_alone(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+        with suppress(OSError):  # one of them has something
+            for path in missing:
+                path.rmdir()
 
 
 class HeldFolder:

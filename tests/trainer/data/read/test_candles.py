@@ -30,7 +30,7 @@ def test_symbols_of_an_unknown_column_are_told(write_csv, by: str) -> None:
     path = write_csv(
         "all_1d.csv", "date,open,high,low,close,volume,Name", sorted(rows) if by == "time" else rows
     )
-    with pytest.raises(DataError, match="if it has several symbols, tell the column"):
+    with pytest.raises(DataError, match="If it has several symbols, name their column"):
         read_candles(path)
     candles = read_candles(path, columns=["symbol=Name"])
     assert [candles[symbol].close.tolist() for symbol in ("AAL", "AAPL")] == [[1, 1, 1], [2, 2, 2]]
