@@ -7,85 +7,15 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
+from tests.trainer.control.functions.conftest import GROUP, RUN
 from trainer.aws.stack_outputs import metrics_namespace
 from trainer.control.cloud import schedule_request
 from trainer.control.functions import sweep as sweep_module
-from trainer.control.functions.sweep import Clients, SweepSettings, handler, overdue, sweep
-from trainer.runs.keys import NodeKeys
-from trainer.runs.lease import BOOT_ALLOWANCE, LEASE, boot_allowance
-
-RUN = "20261120-120000-crypto-k3v9"
-GROUP = "mayfly-runs"
-
-
-class SweptAccount:
-    """One account: its clients, and instances by what their tags say."""
-
-    def __init__(self, access) -> None:
-        self.access = access
-        services = ("cloudwatch", "ec2", "s3", "scheduler")
-        self.cloudwatch, self.ec2, self.s3, self.scheduler = (access.client(name) for name in services)
-        self.settings = SweepSettings(
-            project="mayfly", stack="dev", bucket=f"sweep-{access.access_key[4:16]}", schedule_group=GROUP
-        )
-        self.s3.create_bucket(Bucket=self.settings.bucket)
-        self.scheduler.create_schedule_group(Name=GROUP)
-        self.image = self.ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
-        self.now = datetime.now(timezone.utc)
-
-    @property
-    def clients(self) -> Clients:
-        return Clients(cloudwatch=self.cloudwatch, ec2=self.ec2, s3=self.s3, scheduler=self.scheduler)
-
-    def launch(self, *, deadline: str | timedelta | None = timedelta(hours=1), **tags: str | None) -> str:
-        values = {
-            "project": "mayfly",
-            "stack": "dev",
-            "run_id": RUN,
-            "attempt": "1",
-            "node": "0",
-            "role_id": "AROA1",
-        } | tags
-        if deadline is not None:
-            values["deadline"] = (
-                deadline if isinstance(deadline, str) else f"{self.now + deadline:%Y-%m-%dT%H:%M:%SZ}"
-            )
-        specification = [
-            {
-                "ResourceType": "instance",
-                "Tags": [{"Key": key, "Value": value} for key, value in values.items() if value is not None],
-            }
-        ]
-        answer = self.ec2.run_instances(
-            ImageId=self.image,
-            InstanceType="g5.xlarge",
-            MinCount=1,
-            MaxCount=1,
-            TagSpecifications=specification,
-        )
-        return str(answer["Instances"][0]["InstanceId"])
-
-    def state(self, instance_id: str) -> str:
-        found = self.ec2.describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0]
-        return "alive" if found["State"]["Name"] in ("pending", "running") else "ended"
-
-    def lease(self, instance_id: str, run_id: str = RUN) -> str:
-        return NodeKeys(role_id="AROA1", instance_id=instance_id, run_id=run_id, attempt=1).lease
-
-    def beat(self, instance_id: str, at: datetime, *, still: timedelta | None = None) -> None:
-        fields: dict[str, Any] = {"at": at.isoformat(), "lease_until": (at + LEASE).isoformat()}
-        if still is not None:
-            fields |= {"progress_at": (at - still).isoformat(), "progress_bound": 600}
-        body = json.dumps(fields)
-        self.s3.put_object(Bucket=self.settings.bucket, Key=self.lease(instance_id), Body=body.encode())
-
-    def sweep(self, *, later: timedelta = timedelta(0), run_id: str = "", clients: Clients | None = None):
-        return sweep(self.settings, clients or self.clients, now=self.now + later, run_id=run_id)
+from trainer.control.functions.sweep import handler, overdue, sweep
 
 
 class Broken:
@@ -105,11 +35,6 @@ class Broken:
         return getattr(self._client, self._operation)(**arguments)
 
 
-@pytest.fixture
-def account(access) -> SweptAccount:
-    return SweptAccount(access)
-
-
 def test_what_is_past_its_deadline_ends_and_what_is_not_lives(account):
     late, fine = account.launch(deadline=-timedelta(minutes=1)), account.launch(deadline=timedelta(minutes=1))
     summary = account.sweep()
@@ -124,19 +49,6 @@ def test_the_one_time_call_ends_its_own_run_at_the_deadline(account):
     summary = account.sweep(run_id=RUN)
     assert (account.state(mine), account.state(other)) == ("ended", "alive")
     assert list(summary.terminated) == [mine]
-
-
-def test_a_node_that_only_renews_its_lease_ends_at_two_bounds(account):
-    slow, stuck, known = (account.launch(deadline=timedelta(hours=5)) for _ in range(3))
-    account.beat(slow, account.now, still=timedelta(seconds=1200))
-    account.beat(stuck, account.now, still=timedelta(seconds=1201))
-    account.beat(known, account.now)
-    summary = account.sweep()
-    assert [account.state(one) for one in (slow, stuck, known)] == ["alive", "ended", "alive"]
-    assert (
-        summary.terminated[stuck].startswith("no progress since 20") and "600 s" in summary.terminated[stuck]
-    )
-    assert not summary.spoiled
 
 
 def test_a_deadline_that_was_moved_is_the_one_that_counts(account):
@@ -161,75 +73,6 @@ def test_instances_of_others_are_not_touched(account):
     ]
     assert account.sweep().seen == 0
     assert {account.state(instance_id) for instance_id in others} == {"alive"}
-
-
-def test_a_node_silent_past_its_lease_ends(account):
-    hung = account.launch()
-    account.beat(hung, account.now)
-    account.sweep(later=timedelta(seconds=60))
-    assert account.state(hung) == "alive"
-    summary = account.sweep(later=timedelta(minutes=4))
-    assert account.state(hung) == "ended"
-    assert "silent" in summary.terminated[hung]
-
-
-@pytest.mark.parametrize("tag", ["run_id", "role_id"])
-def test_an_instance_without_a_lease_ends_at_its_deadline_alone(account, tag):
-    """It fails no sweep: that would sound the alarm every two minutes."""
-    by_hand = account.launch(deadline=timedelta(hours=2), **{tag: None})
-    summary = account.sweep(later=timedelta(hours=1))
-    assert (summary.terminated, summary.failed) == ({}, {})
-    assert list(account.sweep(later=timedelta(hours=2)).terminated) == [by_hand]
-
-
-def test_another_instance_can_not_renew_a_lease(account):
-    hung, other = account.launch(), account.launch()
-    account.beat(hung, account.now)
-    account.s3.put_object(  # as far as a hostile instance's role lets it write: under its own id
-        Bucket=account.settings.bucket,
-        Key=account.lease(other),
-        Body=json.dumps(
-            {
-                "instance_id": hung,
-                "at": (account.now + timedelta(minutes=4)).isoformat(),
-                "lease_until": (account.now + timedelta(minutes=4)).isoformat(),
-            }
-        ).encode(),
-    )
-    assert list(account.sweep(later=timedelta(minutes=4)).terminated) == [hung]
-
-
-@pytest.mark.parametrize("tag", ["attempt", "node"])
-@pytest.mark.parametrize("text", ["\u00b2", "-1", "", "one"])
-def test_a_tag_that_is_no_number_counts_as_the_first_of_its_kind(account, tag, text):
-    hung = account.launch(**{tag: text})
-    account.beat(hung, account.now)
-    summary = account.sweep(later=timedelta(minutes=4))
-    assert (list(summary.terminated), summary.failed) == ([hung], {})
-
-
-def test_a_node_that_never_spoke_has_time_to_boot(account):
-    mute = account.launch()
-    account.sweep(later=timedelta(minutes=14))
-    assert account.state(mute) == "alive"
-    account.sweep(later=timedelta(minutes=16))
-    assert account.state(mute) == "ended"
-
-
-@pytest.mark.parametrize("tag", ["0", "-5", "1e9", "99999999999999999999", "", "soon", "\u0661\u0662"])
-def test_a_boot_allowance_of_another_kind_is_the_default(tag):
-    assert boot_allowance(tag) == BOOT_ALLOWANCE
-
-
-def test_a_type_that_boots_slowly_has_the_time_of_its_tag(account):
-    slow, other = (
-        account.launch(deadline=timedelta(days=1), boot_seconds="1800"),
-        account.launch(deadline=timedelta(days=1)),
-    )
-    account.sweep(later=timedelta(minutes=29))
-    assert (account.state(slow), account.state(other)) == ("alive", "ended")
-    account.sweep(later=timedelta(minutes=31))
-    assert account.state(slow) == "ended"
 
 
 # botocore's exceptions for a time-out have a response, which is None
