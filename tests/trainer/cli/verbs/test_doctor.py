@@ -13,7 +13,7 @@ import pytest
 
 from tests.aws import alarms
 from tests.sessions import forget_sessions, sign_in
-from tests.trainer.control.functions.test_sweep import SweptAccount
+from tests.trainer.control.functions.conftest import SweptAccount
 from trainer.aws.access import Access
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import ALARMS, dead_letters_queue, messages_topic
