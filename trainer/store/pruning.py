@@ -29,7 +29,7 @@ from trainer.store.production import PRODUCTION, RETRAINS, production_name
 
 LEAST_AGE = timedelta(days=2)  # a retrain's models are scored within hours
 KEPT_RUNS = 10
-DELETED_AT_ONCE = 100  # models between two looks for new runs and promotions, which list both
+DELETED_AT_ONCE = 20  # models between two looks for new runs and promotions, which list both
 OPEN, NEWEST, WAITING, NEWER, IN_PRODUCTION, NAMED, UNREAD = (
     "of runs that are open",
     "of the newest runs",
