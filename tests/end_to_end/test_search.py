@@ -140,8 +140,8 @@ def test_a_scripts_tpe_search_survives_its_machine(desk: Desk) -> None:
 @pytest.mark.timeout(3000)
 def test_a_search_goes_on_where_its_machine_was_lost(desk: Desk, candles: Path) -> None:
     over = "search.over={train={learning_rate=[0.001,0.003,0.01]},model={hidden=[4,8]}}"
-    grid = sets(over, "search.method=grid", "train.patience=40", "expert.tune=never")
-    words = ("--data", str(candles), "--symbols", "AAA", *QUICK, "--epochs", "12", *grid)
+    grid = sets(over, "search.method=grid", "train.patience=200", "expert.tune=never")
+    words = ("--data", str(candles), "--symbols", "AAA", *QUICK, "--epochs", "150", *grid)
     run = TakenRun(desk, *words, "--instance", ONE_GPU)
     run.stop_at(1, "AAA t2", 3)
     run.await_(lambda: len(listed(run, 1)) >= len(run.events(1, "trial_done")) > 0)

@@ -28,8 +28,8 @@ def launcher(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(client, "SERVER", "tests.aws.server")  # the one that checks permissions
     server = lease_server(desk.home)
-    server.apply_program(ACCOUNT)
-    iam = server.access(ACCOUNT).client("iam")
+    server.apply_program()
+    iam = server.access().client("iam")
     iam.create_user(UserName="launcher")
     policy = f"arn:aws:iam::{ACCOUNT}:policy/mayfly-dev-us-east-1-launcher"
     iam.attach_user_policy(UserName="launcher", PolicyArn=policy)

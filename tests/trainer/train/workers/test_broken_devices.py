@@ -133,4 +133,4 @@ def test_a_model_that_the_disk_has_no_room_for_has_failed(training: Training) ->
         assert [path.name for path in training.out.iterdir()] == ["big"], "no half of a model"
     assert len(outcome.failed) == 2 and outcome.retries == 2
     for event in outcome.failed.values():
-        assert event["reason"].startswith("OSError: [Errno 28] No space left on device")
+        assert event["reason"].endswith("(No space left on device). Free some space.")
