@@ -23,7 +23,7 @@ from trainer.data.synthetic import main as write_candles
 pytest.importorskip("ray", reason="the extra `cluster` is not installed")
 pytestmark = pytest.mark.nightly
 SYMBOLS = [f"S{number:02d}-USD" for number in range(20)]
-TINY = sets("model.hidden=4", "model.lookback=20", "train.batch=64", "train.epochs=2")
+TINY = sets("model.hidden=4", "model.lookback=20", "train.batch=64", "train.epochs=16", "train.patience=16")
 SECONDS = 240.0
 
 
