@@ -39,6 +39,7 @@ from trainer.runs.stored_receipt import read_receipt
 from trainer.store.decisions import (
     GateDecision,
     ModelVersion,
+    UnreadableDecision,
     create_decisions,
     decisions_key,
     read_decision,
@@ -347,9 +348,7 @@ def _decision(
                 tried=job.search.num_trials if job.search.over else 1,  # its own count is its node's word
             )
             promote, reason, numbers = made.promote, made.reason, dict(made.numbers)
-    except ConnectionFailed:
-        raise
-    except ConfigError as error:  # how many decisions there were is not known
+    except UnreadableDecision as error:  # how many decisions there were is not known
         reason = str(error)
     return GateDecision(
         piece=asked.piece,

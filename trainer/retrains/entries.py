@@ -176,8 +176,12 @@ def begin_entry(
     return entry
 
 
+class UnreadableEntry(ConfigError):
+    """An entry that is missing, damaged, or another version's."""
+
+
 def read_entry(objects: Objects, key: str) -> tuple[ScheduledRun, str]:
-    """Return an entry and its ETag. Raises ConfigError for one that is missing or can't be read."""
+    """Return an entry and its ETag. Raises UnreadableEntry."""
     stored = objects.get(key=key)
     try:
         if stored is None:
@@ -192,7 +196,7 @@ def read_entry(objects: Objects, key: str) -> tuple[ScheduledRun, str]:
                 raise Unsound(f"one of its runs is {named[:80]!r}, which is not this time's")
         return replace(entry, error=read_error(Fields({"error": entry.error}, key))), stored.etag
     except Unsound as error:
-        raise ConfigError(
+        raise UnreadableEntry(
             f"cannot read {key}", why=str(error), do="Use the Mayfly that the stack was made with."
         ) from error
 

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any
 
 from trainer.aws.objects import Conflict, Objects, Stored
-from trainer.base.errors import ConfigError, ConnectionFailed
+from trainer.base.errors import ConfigError
 from trainer.base.strict_json import Unsound
 from trainer.job.model_names import MODEL_SUFFIX
 from trainer.runs.record_json import read_value, to_json
@@ -82,10 +82,12 @@ def decisions_key(retrain: str, run_id: str) -> str:
     return f"{RETRAINS}{retrain}/{run_id}/decisions.json"
 
 
+class UnreadableDecision(ConfigError):
+    """The decision about a production model is there, and damaged."""
+
+
 def read_decision(objects: Objects, name: str) -> GateDecision | None:
-    """Return the last decision about a production model, None without one. Raises ConfigError for one that
-    can't be read.
-    """
+    """Return the last decision about a production model, None without one. Raises UnreadableDecision."""
     stored = objects.get(key=decision_key(name), first_bytes=MOST_BYTES + 1)
     if stored is None:
         return None
@@ -94,24 +96,18 @@ def read_decision(objects: Objects, name: str) -> GateDecision | None:
         if decision.name != name:
             raise Unsound(f"it is about {decision.name[:80]!r}")
     except Unsound as error:
-        what = f"cannot read {decision_key(name)}"
-        raise ConfigError(
-            what, why=str(error), do="Restore an earlier version of it, or delete it."
-        ) from error
+        what, do = f"cannot read {decision_key(name)}", "Restore an earlier version of it, or delete it."
+        raise UnreadableDecision(what, why=str(error), do=do) from error
     return decision
 
 
 def decisions_about(objects: Objects, names: Iterable[str]) -> dict[str, GateDecision]:
-    """Return the last decision about each production model of a GROUP/NAME that has a sound one. Raises
-    ConnectionFailed.
-    """
+    """Return the last decision about each production model of a GROUP/NAME that has a sound one."""
 
     def read(name: str) -> GateDecision | None:
         try:
             return read_decision(objects, name)
-        except ConnectionFailed:
-            raise
-        except ConfigError:  # a damaged one
+        except UnreadableDecision:
             return None
 
     every = list(dict.fromkeys(names))
@@ -157,9 +153,7 @@ def is_unnoted(objects: Objects, name: str) -> bool:
     """
     try:
         decision = read_decision(objects, name)
-    except ConnectionFailed:
-        raise
-    except ConfigError:  # a damaged one
+    except UnreadableDecision:
         return False
     there = _in_production(objects, name)
     return decision is not None and there is not None and decision.winner != there.sha256

@@ -162,14 +162,14 @@ def models_in(objects: Objects, record: RunRecord, keys: NodeKeys) -> list[Store
     return [item for item in listed if item.key.removeprefix(keys.models) in files]
 
 
-def find_model(objects: Objects, name_or_key: str, *, stage: str = "") -> Model:
+def find_model(objects: Objects, name_or_key: str, *, stage: Literal["", "experiment"] = "") -> Model:
     """Return the model of a key, of `RUN/NAME` or `GROUP/NAME`, or of a name: production's, else that of the
-    newest finished run. `stage`: of this stage alone.
+    newest finished run. `stage`: "experiment" leaves production out.
 
     RUN is any name that `find_run` takes. Raises UsageError if there is none, only in unfinished runs, or in
     production under several groups; ConnectionFailed if it may be of a run that could not be read.
     """
-    if stage != "production" and (model := _of_named_run(objects, name_or_key)):
+    if model := _of_named_run(objects, name_or_key):
         return model
     production = _production(objects, name_or_key) if stage != "experiment" else []
     if len(production) > 1:
@@ -178,7 +178,7 @@ def find_model(objects: Objects, name_or_key: str, *, stage: str = "") -> Model:
         raise UsageError(f"model '{name_or_key}' is not the only one of its name", why=why, do=do)
     if production:
         return production[0]
-    listing = _experiments(objects) if stage != "production" else Listing(models=(), problems={})
+    listing = _experiments(objects)
     names = {name: model for model in reversed(listing.models) for name in (model.key, model.full_name)}
     run, slash, name = name_or_key.partition("/")
     if slash and name_or_key not in names and not name_or_key.startswith("models/"):

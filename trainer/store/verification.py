@@ -6,9 +6,9 @@ import hashlib
 from dataclasses import dataclass
 
 from trainer.aws.objects import Objects, Stored
-from trainer.base.errors import ConfigError, ConnectionFailed, DataError
+from trainer.base.errors import DataError
 from trainer.store.card import read_card
-from trainer.store.decisions import BY_HAND, GateDecision, read_decision
+from trainer.store.decisions import BY_HAND, GateDecision, UnreadableDecision, read_decision
 from trainer.store.production import MOST_PROMOTED_BYTES, production_name
 
 
@@ -48,9 +48,7 @@ def verify(objects: Objects, newest: Stored) -> Verified:
     try:
         decision = read_decision(objects, full_name)
         flaws += _of_decision(decision, sha256)
-    except ConnectionFailed:
-        raise
-    except ConfigError as error:
+    except UnreadableDecision as error:
         flaws.append(str(error))
     return Verified(
         name=full_name, version_id=newest.version_id, sha256=sha256, decision=decision, flaws=tuple(flaws)

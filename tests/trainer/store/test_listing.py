@@ -59,8 +59,6 @@ def test_a_model_of_a_named_run_is_found_without_the_others(account, monkeypatch
     for name in (KEY, f"{CLOSED_RUN}/lstm_BTC-USD_1m"):
         assert find_model(account, name).key == KEY
     assert set(asked) == {CLOSED_RUN}
-    with pytest.raises(UsageError):
-        find_model(account, f"{CLOSED_RUN}/lstm_BTC-USD_1m", stage="production")
 
 
 def test_receipts_of_many_runs_are_read_at_once(account, monkeypatch):

@@ -17,7 +17,7 @@ from trainer.aws.objects import Objects, open_objects
 from trainer.aws.place import Place
 from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
-from trainer.base.errors import ConnectionFailed, TrainerError, UsageError, nearest
+from trainer.base.errors import UsageError, nearest
 from trainer.base.instants import iso, utc_now
 from trainer.cli.connect import connected
 from trainer.cli.output import money, say, say_json, warn
@@ -27,8 +27,8 @@ from trainer.cli.views.plan import work_view
 from trainer.cli.views.table import FittedTable
 from trainer.control.published import publication
 from trainer.launch.work import Account
-from trainer.retrains.entries import ScheduledRun, entry_keys, read_entry, run_id_of
-from trainer.retrains.published import PublishedRetrain, read_published, verified_job
+from trainer.retrains.entries import ScheduledRun, UnreadableEntry, entry_keys, read_entry, run_id_of
+from trainer.retrains.published import PublishedRetrain, UnreadablePublication, read_published, verified_job
 from trainer.retrains.schedule import RetrainSchedule, read_schedules
 
 SHOWN_TIMES = 3
@@ -169,24 +169,20 @@ def _readable(objects: Objects, name: str) -> PublishedRetrain | None:
     """Return a publication for the list; None, with a warning, for a damaged one."""
     try:
         stored = read_published(objects, name)
-    except ConnectionFailed:
-        raise
-    except TrainerError as error:
+    except UnreadablePublication as error:
         warn(f"warning: {error}")
         return None
     return stored[0] if stored else None
 
 
 def _entries(objects: Objects, keys: Iterable[str]) -> Iterator[ScheduledRun]:
-    """Yield the entries of these keys, with a warning for each that is damaged. Raises ConnectionFailed: an
+    """Yield the entries of these keys, with a warning for each that is damaged. Any other error is raised: an
     older one would count as the last.
     """
     for key in keys:
         try:
             yield read_entry(objects, key)[0]
-        except ConnectionFailed:
-            raise
-        except TrainerError as error:
+        except UnreadableEntry as error:
             warn(f"warning: {error}")
 
 
