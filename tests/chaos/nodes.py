@@ -375,8 +375,10 @@ class Machine:
         return self._sent(key, body.read(), metadata={"sha256": sha256})
 
     def create(self, body: bytes, key: str) -> None:
-        """Create a checkpoint's manifest."""
-        self._sent(key, body)
+        """Create a checkpoint's manifest; one that exists stays, as with S3's If-None-Match."""
+        there = self.aws.bucket.newest(key)
+        if there is None or there.body != body:
+            self._sent(key, body)
 
     def _sent(self, key: str, body: bytes, **more: Any) -> str:
         if not self._reaches_s3():
