@@ -11,11 +11,12 @@ import shlex
 import shutil
 import sys
 import textwrap
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-from trainer.base.errors import UsageError
+from trainer.base.errors import TrainerError, UsageError
 from trainer.base.text import counted as counted
 from trainer.base.text import printable
 
@@ -72,6 +73,15 @@ def warn(line: str) -> None:
     """Print a line to stderr, unless its reader or terminal is gone, or its disk full."""
     with suppress(OSError):
         print(folded(one_line(line), sys.stderr), file=sys.stderr)
+
+
+def lacks(problems: Mapping[str, TrainerError], *, as_json: bool) -> int:
+    """Warn of what an answer lacks, unless its JSON says so; return the exit code of the first problem, 0
+    without one.
+    """
+    for problem in problems.values() if not as_json else ():
+        warn(f"warning: {problem}")
+    return next((problem.exit_code for problem in problems.values()), 0)
 
 
 def ask(question: str) -> str:

@@ -351,12 +351,12 @@ def test_a_damaged_receipt_is_one_line_beside_other_runs(mayfly, account):
     for body in DAMAGED_RECEIPTS:
         account.put(key=f"runs/{CLOSED_RUN}/receipt.json", body=body)
         code, told, _ = mayfly("status", "--json")
-        assert (code, [item["state"] for item in told["runs"]]) == (0, ["unreadable", "interrupted"])
+        assert (code, [item["state"] for item in told["runs"]]) == (103, ["unreadable", "interrupted"])
         code, _, err = mayfly("receipts", CLOSED_RUN)
         assert code == 103 and f"cannot read the receipt of run {CLOSED_RUN}" in err
     for words, shown in (("status", OPEN_RUN), ("receipts", OPEN_RUN), ("models list", "no models yet")):
         code, out, err = mayfly(*words.split())
-        assert code == 0 and shown in out
+        assert code == 103 and shown in out
         assert err.count("\n") == 1 and f"cannot read the receipt of run {CLOSED_RUN}" in err
     for verb in ("status", "stop", "pull"):
         code, _, err = mayfly(verb, CLOSED_RUN)
@@ -373,9 +373,10 @@ def test_a_damaged_record_is_one_line_beside_other_runs(mayfly, account):
             body=json.dumps({**record, "run_id": spoiled, "state": "running", **change}).encode(),
         )
         code, told, _ = mayfly("status", "--json")
-        assert [item["state"] for item in told["runs"]] == ["unreadable", "done", "interrupted"], change
+        states = [item["state"] for item in told["runs"]]
+        assert (code, states) == (103, ["unreadable", "done", "interrupted"]), change
         code, out, err = mayfly("receipts")
-        assert code == 0 and len(out.splitlines()) == 3, change
+        assert code == 103 and len(out.splitlines()) == 3, change
         assert f"cannot read the record of run {spoiled}" in err, change
         assert mayfly("stop", spoiled)[0] == mayfly("logs", spoiled)[0] == 103, change
 

@@ -90,10 +90,8 @@ def hold(cloud: Any, key: str, read: Callable[[], object]) -> None:
 
 def look(cloud: Any, run_id: str) -> None:
     """Do with a run what control, status and receipts do."""
-    for shown in (lambda: runs_shown(cloud), lambda: settle_all(cloud, starts="control")):
-        shown_now = shown()
-        if isinstance(shown_now, list):
-            drawn(runs_table(shown_now))
+    drawn(runs_table(runs_shown(cloud)[0]))
+    settle_all(cloud, starts="control")
     settled = settle_run(cloud, run_id)
     drawn(_detail(_shown(settled, cloud.now()), 0))
     show(cloud, run_id)

@@ -20,7 +20,7 @@ from trainer.base.errors import PermissionDenied, TrainingFailed, UsageError
 from trainer.base.instants import iso, utc_now
 from trainer.base.text import some_of
 from trainer.cli.connect import connected
-from trainer.cli.output import say, say_json, warn
+from trainer.cli.output import lacks, say, say_json, warn
 from trainer.cli.terminal import show
 from trainer.cli.views.models import (
     comparison_view,
@@ -112,10 +112,8 @@ def run(arguments: argparse.Namespace) -> int:
         unread = {run_id: error.as_dict() for run_id, error in problems.items()}
         say_json({"models": [_as_dict(model, days) for model in models], "problems": unread})
     else:
-        for problem in problems.values():
-            warn(f"warning: {problem}")
         show(models_table(models, days)) if models else say("no models yet")
-    return 0
+    return lacks(problems, as_json=arguments.json)
 
 
 def _prune(arguments: argparse.Namespace, objects: Objects, retrains: Sequence[Mapping[str, Any]]) -> int:
@@ -147,14 +145,12 @@ def _prune(arguments: argparse.Namespace, objects: Objects, retrains: Sequence[M
         say_json(
             {"models": chosen, "kept": kept, "bytes": pruning.bytes, "deleted": gone, "problems": unread}
         )
-        return 0
-    for problem in pruning.problems.values():
-        warn(f"warning: {problem}")
+        return lacks(pruning.problems, as_json=True)
     if pruning.chosen:
         show(prune_table(pruning))
     for line in prune_lines(pruning, deleted=arguments.delete):
         say(line)
-    return 0
+    return lacks(pruning.problems, as_json=False)
 
 
 def _production(arguments: argparse.Namespace, objects: Objects) -> int:

@@ -15,7 +15,7 @@ from trainer.base.environment import has_screen
 from trainer.base.errors import UsageError
 from trainer.base.files import whole_file
 from trainer.cli.connect import connected, folder_of_run, named_run
-from trainer.cli.output import bars_are, counted, duration, money, say, say_json, warn
+from trainer.cli.output import bars_are, counted, duration, lacks, money, say, say_json
 from trainer.cli.terminal import show
 from trainer.cli.views.receipt import receipt_view, spent
 from trainer.cli.views.table import FittedTable
@@ -67,14 +67,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         told = {"sums": [vars(one) for one in sums]} if arguments.by else {"receipts": receipts}
         say_json({**told, "problems": unread})
-        return 0
-    for problem in problems.values():
-        warn(f"warning: {problem}")
-    if not receipts:
+    elif not receipts:
         say("no receipts yet")
     else:
         show(sums_table(sums, arguments.by) if arguments.by else receipts_table(receipts))
-    return 0
+    return lacks(problems, as_json=arguments.json)
 
 
 def open_report(cloud: Cloud, record: RunRecord, receipt: Receipt, *, as_json: bool) -> int:

@@ -20,7 +20,7 @@ from trainer.aws.stack import read_stack
 from trainer.base.errors import TrainerError, UsageError
 from trainer.base.instants import from_iso, iso
 from trainer.cli.connect import connected, look_again, named_run
-from trainer.cli.output import duration, money, piece_noun, pieces_counted, say, say_json, warn
+from trainer.cli.output import duration, lacks, money, piece_noun, pieces_counted, say, say_json
 from trainer.cli.terminal import Console, show
 from trainer.cli.views.progress import durable_of
 from trainer.cli.views.receipt import receipt_view, set_by
@@ -82,6 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
         outputs = read_stack(access, stack=arguments.stack)
         cloud = AwsCloud(access, outputs)
         kept = {"days": outputs.experiment_days, "checkpoint_days": outputs.checkpoint_days}
+        problems: dict[str, TrainerError] = {}
         if arguments.run:
             arguments.run = named_run(cloud.objects, arguments.run)
         if arguments.events:
@@ -91,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         elif arguments.run:
             shown = [_shown(settle_run(cloud, arguments.run), cloud.now())]
         else:
-            shown = runs_shown(cloud)
+            shown, problems = runs_shown(cloud)
         forget_ended(cloud.objects)
         if arguments.follow:
             show(_detail(shown[0], **kept))
@@ -101,14 +102,9 @@ def run(arguments: argparse.Namespace) -> int:
         say_json({"runs": shown})
     elif arguments.run:
         show(_detail(shown[0], **kept))
-    elif shown:
-        for item in shown:
-            if item["state"] == UNREADABLE:
-                warn(f"warning: {item['message']}")
-        show(runs_table(shown))
     else:
-        say("no runs yet")
-    return 0
+        show(runs_table(shown)) if shown else say("no runs yet")
+    return lacks(problems, as_json=arguments.json)
 
 
 def _events(cloud: Cloud, run_id: str, *, as_json: bool) -> int:
@@ -154,23 +150,24 @@ def _use(progress: RunProgress, now: datetime) -> list[RenderableType]:
     return [Blocks([("use", _sample_view(sample))])] if sample else []
 
 
-def runs_shown(cloud: Cloud) -> list[dict[str, Any]]:
-    """Settle open runs; return them and the last ended ones, oldest first."""
+def runs_shown(cloud: Cloud) -> tuple[list[dict[str, Any]], dict[str, TrainerError]]:
+    """Settle open runs; return them and the last ended ones, oldest first, and the errors of those that can't
+    be read.
+    """
     settling = settle_all(cloud)
     shown = [_shown(settled, cloud.now()) for settled in settling.settled]
-    shown += [_of_problem(run_id, error) for run_id, error in settling.problems.items()]
+    problems = dict(settling.problems)
     for run_id in settling.ended[-SHOWN_ENDED:]:
         try:
             receipt = read_receipt(cloud.objects, run_id)
             shown += [_of_receipt(receipt)] if receipt is not None else []
         except TrainerError as error:
-            shown.append(_of_problem(run_id, error))
-    return sorted(shown, key=lambda item: str(item["run_id"]))
-
-
-def _of_problem(run_id: str, error: TrainerError) -> dict[str, Any]:
-    """Return a run that can't be read."""
-    return {**NOTHING, "run_id": run_id, "state": UNREADABLE, "message": str(error)}
+            problems[run_id] = error
+    shown += [
+        {**NOTHING, "run_id": run_id, "state": UNREADABLE, "message": str(error)}
+        for run_id, error in problems.items()
+    ]
+    return sorted(shown, key=lambda item: str(item["run_id"])), problems
 
 
 def _shown(settled: Settled, now: datetime) -> dict[str, Any]:
