@@ -88,9 +88,8 @@ def read_toml(text: str) -> dict[str, Any]:
 
 def bad_value(key: str, value: Any, expected: str) -> UsageError:
     """Return the error for an invalid value. `key` has its table: train.epochs."""
-    return UsageError(
-        f"job key '{key}' is {brief(value)}", why=f"it must be {expected}", do=f"Set {key} to {expected}."
-    )
+    do = f"Change it in the job, or by --set {key}=VALUE."
+    return UsageError(f"job key '{key}' is {brief(value)}", why=f"it must be {expected}", do=do)
 
 
 def brief(value: Any) -> str:
