@@ -27,6 +27,7 @@ from trainer.data.read.candles import (
     same_times,
     time_text,
 )
+from trainer.data.read.file_names import SEPARATOR
 from trainer.data.read.oddities import odd_bars
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.sources import Series
@@ -228,6 +229,9 @@ def _joined(
     if len(apart):
         files = [parts[number].file for number in np.unique(np.append(owner[apart], owner[apart + 1]))]
         text = f"{some_of(files, 3)} have bars for one time, which differ; keep one of the files"
+        if SEPARATOR in files[0]:
+            folder = files[0].rpartition(SEPARATOR)[0].replace(SEPARATOR, "/")
+            text += f", or name the folder {folder} itself if each is a symbol"
         findings.append(_defect(text, timestamp[apart], training=REFUSED))
     first = np.diff(timestamp, prepend=timestamp[0] - 1) > 0
     timestamp, values = timestamp[first], values[:, first]

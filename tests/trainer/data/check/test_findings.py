@@ -126,6 +126,16 @@ def test_files_that_disagree_and_one_that_is_none_are_listed(tmp_path: Path, wri
     assert "BBB_1m.csv has a value in column close that is not a number" in str(made.unreadable[0])
 
 
+def test_stocks_named_by_numbers_in_a_folder_are_told_of_it(tmp_path: Path, write_csv):
+    header = "time,open,high,low,close,volume"
+    for name, close in (("0005.csv", "1"), ("0700.csv", "1.5")):
+        (tmp_path / "HK").mkdir(exist_ok=True)
+        write_csv(f"HK/{name}", header, [f"{FIRST + 60 * row},1,2,0.5,{close},3" for row in range(20)])
+    (symbol,) = check_folder(tmp_path, DataSettings()).symbols
+    assert symbol.findings[0].text.endswith("or name the folder HK itself if each is a symbol")
+    assert [one.symbol for one in check_folder(tmp_path / "HK", DataSettings()).symbols] == ["0005", "0700"]
+
+
 def test_several_timeframes_are_checked_one_after_the_other(tmp_path: Path, write_csv):
     header = "time,open,high,low,close,volume"
     for name, step in (("AAA_1m.csv", 60), ("AAA_1h.csv", 3600)):
