@@ -28,9 +28,7 @@ from trainer.control.progress import (
     unconfirmed_receipt,
 )
 from trainer.control.stop import StopSignal, Wish, leave_to_control, request_stop
-from trainer.runs.actions import (
-    Store,
-)
+from trainer.runs.actions import Store
 from trainer.runs.observation import Observation
 from trainer.runs.receipt import Receipt
 from trainer.runs.reconcile import reconcile

@@ -172,10 +172,8 @@ def _unchecked(objects: Objects, record: RunRecord) -> dict[str, ManifestInput]:
     read.
     """
     stored = objects.get(key=manifest_key(record.run_id))
-    if stored is None:
-        return {}
     try:
-        manifest = read_manifest(stored.body)
+        manifest = read_manifest(stored.body if stored else b"")
     except Unsound as error:
         what = f"cannot read the manifest of the prepare run {record.run_id}"
         raise DataError(what, why=str(error), do="The next prepare run writes its own.") from error

@@ -52,11 +52,11 @@ _DO = (
 
 
 class ScriptFailed(Exception):
-    """The refresh script ended with an exit code of its own, and its output says why."""
+    """The refresh script failed; its output says why. `code`: its exit code, or 128 + N after signal N."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"exit code {code}")
-        self.code = code if 0 < code < 128 else 128 - code
+        self.code = code if code > 0 else 128 - code
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -126,7 +126,7 @@ class Snapshots:
         self._ended.set()
         ends = time.monotonic() + self._node.patience_seconds
         self._thread.join(timeout=self._node.patience_seconds)
-        while not self._thread.is_alive() and not self.take():
+        while self._thread.is_alive() or not self.take():
             if time.monotonic() >= ends:
                 log.warning("the last checkpoints are not in S3")
                 return

@@ -72,13 +72,21 @@ def test_an_agent_is_in_a_rehearsal_if_a_sandbox_is_named(monkeypatch):
     }
     for name, value in told.items():
         monkeypatch.setenv(name, value)
-    for name in ("MAYFLY_ROOT", "AWS_ENDPOINT_URL", "AWS_EC2_METADATA_SERVICE_ENDPOINT"):
+    for name in (
+        "MAYFLY_ROOT",
+        "MAYFLY_BOOT_STAGES",
+        "AWS_ENDPOINT_URL",
+        "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+    ):
         monkeypatch.delenv(name, raising=False)
     found = environment.agent_environment()
     assert (found.work, found.bucket, found.region) == (Path("/work"), "b", "us-east-1")
     assert found.booted_at == datetime.fromtimestamp(1795435200.5, timezone.utc)
     assert (found.endpoint_url, found.metadata_endpoint) == (None, "http://169.254.169.254")
-    assert found.rehearsal is False
+    assert found.rehearsal is False and found.boot_stages == () and found.baked is False
+    monkeypatch.setenv("MAYFLY_BOOT_STAGES", "1795435210 1795435220 1")
+    found = environment.agent_environment()
+    assert [at.timestamp() for at in found.boot_stages] == [1795435210, 1795435220] and found.baked is True
     monkeypatch.setenv("MAYFLY_ROOT", "/sandbox")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1/imds")

@@ -143,6 +143,13 @@ def test_control_neither_starts_nor_settles_it(run):
     assert closed == f"closed {record.run_id}, which was left open: interrupted"
 
 
+def test_a_last_run_whose_agent_is_gone_closes_at_once(run):
+    cloud, record = run
+    assert cloud.clock < record.deadline
+    closed = close_last(cloud, record.run_id)
+    assert closed == f"closed {record.run_id}, which was left open: interrupted"
+
+
 def test_a_last_run_that_is_closed_or_unborn_is_no_obstacle(run):
     cloud, record = run
     follow(cloud, record, Agent(cloud, record.run_id, looks=3, state="failed"))

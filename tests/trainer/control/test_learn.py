@@ -101,10 +101,10 @@ def test_a_run_on_a_machine_without_a_gpu_is_timed(make_cloud):
     ladder = (rung("c7i.4xlarge", visits=1e6, predicted=(150.0, 0.0, 60.0, 30.0)),)
     cloud, record = make_cloud(ladder=ladder)
     seconds = dict.fromkeys(("boot", "stage", "train", "upload", "terminate"), 1.0)
-    receipt = {"state": "done", "seconds": seconds, "closed_at": "", "created_at": "2026-11-20"}
+    receipt = {"state": "done", "seconds": seconds, "closed_at": "2026-11-20T12:00:00Z"}
     learn_time(cloud.objects, record.with_new_launch(created()), receipt)
     (run,) = timed(cloud)
-    assert run.case.split()[:2] == [record.place, "c7i.4xlarge"]
+    assert run.case.split()[:2] == [record.place, "c7i.4xlarge"] and run.day == "2026-11-20"
 
 
 @pytest.mark.parametrize(
@@ -127,6 +127,15 @@ def test_a_run_whose_phases_say_nothing_is_not_timed(make_cloud, changed):
         launched, leaves=changed.get("leaves", launched.leaves), parent=changed.get("parent", "")
     )
     seconds = dict.fromkeys(("boot", "stage", "train", "upload", "terminate"), 1.0)
-    receipt = {"state": changed.get("state", "done"), "seconds": seconds, "closed_at": "", "created_at": ""}
+    receipt = {"state": changed.get("state", "done"), "seconds": seconds, "closed_at": ""}
     learn_time(cloud.objects, launched, receipt)
+    assert cloud.objects.get(key=calibration.OBJECT) is None
+
+
+def test_a_run_of_a_type_that_is_gone_closes_all_the_same(make_cloud):
+    """As one that a later Mayfly, with other types, closes."""
+    ladder = (rung("p2.xlarge", visits=1e6, predicted=(150.0, 0.0, 60.0, 30.0)),)
+    cloud, record = make_cloud(ladder=ladder)
+    receipt = {"state": "done", "seconds": {}, "closed_at": "2026-11-20T12:00:00Z"}
+    learn_time(cloud.objects, record.with_new_launch(created()), receipt)
     assert timed(cloud) == ()

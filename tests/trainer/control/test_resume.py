@@ -30,7 +30,14 @@ from trainer.runs.manifest import Manifest, ManifestInput, ManifestPiece
 from trainer.runs.record import RunRecord
 from trainer.runs.record_json import to_json
 from trainer.runs.start_file import StartFile
-from trainer.runs.store import carried_key, manifest_key, start_key, swap_record
+from trainer.runs.store import (
+    RecordMissing,
+    carried_key,
+    manifest_key,
+    record_key,
+    start_key,
+    swap_record,
+)
 from trainer.runs.stored_receipt import receipt_from_json
 
 CHILD = "20261121-120000-crypto-n3w1"
@@ -273,6 +280,7 @@ def test_a_run_without_a_readable_manifest_is_refused(ended):
         ({"inputs": (replace(INPUT, sha256="2" * 64),)}, "the input data/a.csv has changed"),
         ({"inputs": (replace(INPUT, sha256="", version_id="v2"),)}, "the input data/a.csv has changed"),
         ({"inputs": (INPUT, replace(INPUT, path="data/b.csv"))}, "the input data/b.csv has changed"),
+        ({"inputs": ()}, "the input data/a.csv has changed"),
     ],
 )
 def test_a_training_of_other_models_is_refused(changed, why):
@@ -377,6 +385,23 @@ def test_a_search_of_other_trials_is_refused(before, now, why):
 )
 def test_a_search_of_more_trials_goes_on(before, now):
     assert what_counts(searching(**before), searching(**now), "") == "all"
+
+
+def test_a_script_may_begin_or_end_to_search():
+    """Trials are named t1, t2, ..., values by themselves: what counts is of the same piece."""
+    script = {"script": {"command": "python train.py"}, "machine": {"max_duration": "1h"}}
+    plain = manifest(job=job_from({"name": "s", **script}).to_dict())
+    assert what_counts(plain, searching(), "") == what_counts(searching(), plain, "") == "all"
+
+
+def test_a_parent_that_s3_does_not_return_is_asked_for_again(ended):
+    """An error of another kind would end the new run before it has a machine."""
+    cloud, parent, keys, new = ended
+    write_model(cloud.objects, keys)
+    record = resumed(cloud.objects, new, parent)
+    del cloud.objects.stored[record_key(parent.run_id)]
+    with pytest.raises(RecordMissing):
+        first_start(cloud.objects, record)
 
 
 def test_a_first_start_is_written_once(ended):

@@ -333,3 +333,6 @@ def test_an_unreadable_manifest_of_checked_files_takes_nothing(run: PreparedRun)
         run.objects.write(manifest_key(run.record.run_id), body)
         with pytest.raises(DataError, match="cannot read the manifest of the prepare run"):
             run.taken()
+    del run.objects.stored[manifest_key(run.record.run_id)]
+    with pytest.raises(DataError, match="cannot read the manifest of the prepare run"):
+        run.taken()

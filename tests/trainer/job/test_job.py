@@ -17,6 +17,7 @@ from trainer.data.table import DataSettings
 from trainer.job.job import Job
 from trainer.job.machine import MachineSettings, parse_duration
 from trainer.job.reading import job_from, job_from_json, load_job, parse_assignments, parse_job
+from trainer.job.tables import with_keys
 from trainer.job.train import ExpertSettings, TrainSettings
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -188,6 +189,32 @@ def test_a_script_in_a_folder_whose_name_is_not_utf8_is_refused():
     tables = {"script": script, "machine": {"max_duration": "1h"}}
     line = refusal(lambda: job_from(tables))
     assert "job key 'script.root' is 'caf\\udce9' (it has a text that is not Unicode)" in line
+
+
+@pytest.mark.parametrize("features", ['"returns, mine.py:Mine"', '["returns", "mine.py:Mine"]'])
+def test_own_features_are_named_from_the_jobs_folder(tmp_path: Path, features: str):
+    (tmp_path / "job.toml").write_text(f"[data]\nfeatures = {features}\n")
+    returns, mine = load_job(tmp_path / "job.toml")["data"]["features"]
+    assert (returns.strip(), mine) == ("returns", f"{tmp_path / 'mine.py'}:Mine")
+
+
+def test_another_class_of_the_users_takes_none_of_its_keys():
+    tables = {"model": {"file": "mine.py", "class": "Mine", "width": 3}}
+    assert with_keys(tables, {"model.name": "mine.py:Other"})["model"] == {
+        "file": "mine.py",
+        "class": "Other",
+    }
+    assert with_keys(tables, {"model.name": "mine.py:Mine"}) == tables
+
+
+def test_a_model_that_is_no_name_is_one_line():
+    line = refusal(lambda: with_keys({}, {"model.name": 3}))
+    assert "job key 'model.name' is 3" in line
+
+
+def test_a_run_is_not_told_where_its_script_is_at_the_desk():
+    script = {"script": {"command": "python a.py", "root": "/home/me"}, "machine": {"max_duration": "1h"}}
+    assert job_from(script).without_desk().script.root == ""
 
 
 def test_a_job_file_may_begin_with_a_byte_order_mark(tmp_path: Path):

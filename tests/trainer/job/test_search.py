@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -173,6 +174,26 @@ def test_a_trial_that_was_left_out_may_have_no_values():
     assert read_end(Fields(left, "it"), one) == TrialEnd(trial=2, values=(), end="left_out")
     with pytest.raises(Unsound):
         read_end(Fields({**left, "end": "done"}, "it"), one)
+
+
+def test_the_end_of_a_trial_survives_its_report():
+    one = search({"train.learning_rate": RATES}, method="tpe")
+    end = TrialEnd(trial=1, values=(("train.learning_rate", 1e-3),), end="done", score=0.5, epochs=3)
+    assert read_end(Fields(end.to_dict(), "it"), one) == end
+    for wrong in ({"trial": 0}, {"epochs": -1}, {"end": "won"}, {"score": "low"}):
+        with pytest.raises(Unsound):
+            read_end(Fields({**end.to_dict(), **wrong}, "it"), one)
+
+
+def test_trials_without_a_loss_rank_last():
+    """A training that diverged is done, and has none."""
+    trials = [
+        TrialEnd(trial=number, values=(), end=end, score=score)
+        for number, (end, score) in enumerate(
+            (("failed", None), ("done", math.inf), ("pruned", 0.1), ("done", 0.7), ("done", 0.5)), 1
+        )
+    ]
+    assert [one.trial for one in sorted(trials, key=lambda one: one.rank)] == [5, 4, 3, 1, 2]
 
 
 def _pieces(job: Job) -> Mapping[str, Any]:

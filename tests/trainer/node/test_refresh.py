@@ -184,7 +184,13 @@ def test_the_scripts_group_is_killed_before_it_is_reaped(
 
 
 @pytest.mark.parametrize(
-    ("source", "code"), [("raise ValueError", 1), ("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 128 + 9)]
+    ("source", "code"),
+    [
+        ("raise ValueError", 1),
+        ("sys.exit(3)", 3),
+        ("sys.exit(200)", 200),
+        ("os.kill(os.getpid(), 9)", 128 + 9),
+    ],
 )
 def test_a_script_that_fails_is_the_refreshs_exit_code(run: Refreshed, source: str, code: int) -> None:
     assert run.run(f"(folder / 'new.csv').write_text('x'); {source}") == code

@@ -15,7 +15,7 @@ from trainer.base.errors import ConfigError, DataError, TrainerError, TrainingFa
 from trainer.base.silence import HALF_MORE, MOST_SECONDS
 from trainer.node.identity import NodeIdentity
 from trainer.node.progress import Progress
-from trainer.node.report import Status, ending, failed_models, lease, progress, result
+from trainer.node.report import Status, boot, ending, failed_models, lease, progress, result
 from trainer.runs.lease import LONGEST_BOUND, read_lease, silent
 from trainer.runs.reports import MOST_PROGRESS_BYTES, MOST_SHOWN, heartbeat, read_result
 
@@ -159,6 +159,19 @@ def test_lease_and_progress_are_bounded_for_any_number_of_models(num_models: int
     read = heartbeat(read_lease(json.dumps(lease(told, NOON)).encode(), NOON), body)
     assert len(body) <= MOST_PROGRESS_BYTES and len(read.progress) == min(len(symbols), MOST_SHOWN)
     assert read.progress["SYMBOL-04999"]["state"] == "training"  # models at work are told first
+
+
+def test_fewer_models_are_told_of_where_their_names_are_long() -> None:
+    told = status(pieces={f"{number:0250}": {"state": "waiting", "loss": 0.5} for number in range(5_000)})
+    read = heartbeat(read_lease(json.dumps(lease(told, NOON)).encode(), NOON), progress(told))
+    assert 0 < len(read.progress) < MOST_SHOWN
+
+
+def test_the_steps_of_a_boot_are_told_in_seconds() -> None:
+    booted, *stages, now = (NOON + timedelta(seconds=after) for after in (0, 20, 50, 49))
+    steps = boot(booted, stages, now, baked=True)
+    assert steps == {"code": 20.0, "environment": 30.0, "agent": 0.0, "baked": True}
+    assert boot(booted, stages[:1], now, baked=True) == {}  # bootstrap.sh did not say when
 
 
 def test_a_result_is_readable_however_long_its_texts() -> None:

@@ -328,6 +328,27 @@ def test_a_save_that_hangs_ends_the_run(node: Node, folder: Path, monkeypatch: p
     assert held(node) == {"a": b"one"}, "it still arrives, if it can"
 
 
+def test_a_save_that_hangs_to_the_end_is_told_of(
+    node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hangs, goes_on = threading.Event(), threading.Event()
+    put_object = node.uplink.s3.put_object
+
+    def hanging(**called: Any) -> Any:
+        hangs.set()
+        assert goes_on.wait(60)
+        return put_object(**called)
+
+    monkeypatch.setattr(node.uplink.s3, "put_object", hanging)
+    monkeypatch.setattr(Node, "patience_seconds", 0.0)
+    monkeypatch.setattr(module, "LEAST_SECONDS", 0.0)
+    put(folder, a=b"1")
+    with Snapshots(node, folder):
+        assert hangs.wait(60)
+    goes_on.set()
+    assert "the last checkpoints are not in S3" in caplog.text
+
+
 def test_a_state_that_never_stands_still_ends_the_run(
     node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,6 +84,19 @@ class Calls:
         self.metrics += [item["MetricName"] for item in MetricData]
 
 
+def in_the_function(monkeypatch, access, home):
+    """Have the handler find this account and this stack."""
+    own = SimpleNamespace(project="mayfly", stack="dev")
+    replaced = {"own_access": access, "read_stack": home.outputs, "AwsCloud": home.cloud, "publisher": print}
+    for name, value in {**replaced, "function_environment": own}.items():
+        monkeypatch.setattr(control, name, lambda *given, value=value, **named: value)
+
+
+def context_of(*, milliseconds):
+    """Return what Lambda says of a call that has so long to go."""
+    return SimpleNamespace(get_remaining_time_in_millis=lambda: milliseconds, aws_request_id="r")
+
+
 @pytest.mark.parametrize("failure", [ConnectionFailed("S3 is away"), KeyError("a fault of ours")])
 def test_a_run_that_stays_unobservable_silences_no_metric(make_cloud, monkeypatch, failure):
     cloud, record = make_cloud(driver="control")
@@ -98,29 +111,49 @@ def test_a_run_that_stays_unobservable_silences_no_metric(make_cloud, monkeypatc
         return MemoryCloud.instances(cloud, run_id=run_id)
 
     cloud.instances = instances
-    own = SimpleNamespace(project="mayfly", stack="dev")
-    replaced = {"own_access": access, "read_stack": home.outputs, "AwsCloud": cloud, "publisher": print}
-    for name, value in {**replaced, "function_environment": own}.items():
-        monkeypatch.setattr(control, name, lambda *given, value=value, **named: value)
+    in_the_function(monkeypatch, access, home)
     monkeypatch.setattr(control.time, "sleep", cloud.sleep)
-    context = SimpleNamespace(get_remaining_time_in_millis=lambda: 300_000, aws_request_id="r")
     with pytest.raises(RuntimeError, match=other.run_id):
-        control.handler({}, context)
+        control.handler({}, context_of(milliseconds=300_000))
     assert access.metrics == ["SettlesDone", "RetrainsOverdue"]
     assert read_record(cloud.objects, record.run_id)[0].state == "running"
 
 
-def test_a_fault_about_one_retrain_holds_up_nothing_else(make_cloud, monkeypatch):
+@pytest.mark.parametrize(("milliseconds", "is_left"), [(300_000, True), (30_000, False)])
+def test_a_call_ends_before_lambda_ends_it(make_cloud, monkeypatch, milliseconds, is_left):
+    told = []
+
+    def answered(event, home, *, time_is_left, **named):
+        told.append(time_is_left())
+        return {"problems": {}}
+
+    cloud, _ = make_cloud(driver="control")
+    access = Calls()
+    access.place = REHEARSAL
+    in_the_function(monkeypatch, access, home_of(cloud, print, retrains=()))
+    monkeypatch.setattr(control, "answer", answered)
+    control.handler({}, context_of(milliseconds=milliseconds))
+    assert told == [is_left]
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (KeyError("a fault of ours"), "KeyError: 'a fault of ours'"),
+        (ConnectionFailed("S3 is away"), str(ConnectionFailed("S3 is away"))),
+    ],
+)
+def test_a_fault_about_one_retrain_holds_up_nothing_else(make_cloud, monkeypatch, failure, told):
     cloud, record = make_cloud(driver="control")
     begin_entry(cloud.objects, "weekly", SUNDAY, SUNDAY)
 
     def failing(home, entry):
-        raise KeyError("a fault of ours")
+        raise failure
 
     monkeypatch.setattr(control, "advance", failing)
-    told = called(cloud)
-    assert told["settled"] == {record.run_id: "running"}
-    assert "KeyError: 'a fault of ours'" in told["problems"][f"weekly {iso(SUNDAY)}"]
+    report = called(cloud)
+    assert report["settled"] == {record.run_id: "running"}
+    assert report["problems"] == {f"weekly {iso(SUNDAY)}": told}
 
 
 def test_a_step_that_fails_for_one_run_is_told(make_cloud, monkeypatch):
