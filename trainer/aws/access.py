@@ -176,6 +176,8 @@ def _made(access: Access, service: str, total_max_attempts: int, timeout_seconds
         raise ConfigError(f"{service} can't be asked", why=str(error), do=do) from error
     client.meta.events.register_last("before-call.s3", _send_at_once)
     client.meta.events.register("after-call.s3.GetObject", _translate_reading)
+    http = client._endpoint.http_session
+    http.send = _reading_errors(http.send)
     return client
 
 
@@ -188,6 +190,25 @@ def _send_at_once(params: dict[str, Any], **_: Any) -> None:
     length = determine_content_length(params.get("body"))
     if length is not None and length <= SMALL_BODY_BYTES:
         params["headers"].pop("Expect", None)
+
+
+def _reading_errors(send: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return botocore's function that sends a request, with the text of an error answer read within it: that
+    of one about an object botocore reads later, where it lets urllib3's errors through.
+    """
+    from botocore.exceptions import ConnectionClosedError
+    from botocore.httpsession import ProtocolError, URLLib3ReadTimeoutError, URLLib3SSLError
+
+    def send_and_read(request: Any) -> Any:
+        response = send(request)
+        try:
+            if response.status_code >= 300:
+                response.content  # noqa: B018  # a property, which keeps what it reads
+        except (ProtocolError, URLLib3ReadTimeoutError, URLLib3SSLError) as error:
+            raise ConnectionClosedError(endpoint_url=request.url, error=error) from error
+        return response
+
+    return send_and_read
 
 
 def _translate_reading(parsed: dict[str, Any], **_: Any) -> None:

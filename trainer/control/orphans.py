@@ -96,8 +96,15 @@ def _schedules(access: Access, outputs: StackOutputs, now: datetime) -> Iterator
     scheduler, group = access.client("scheduler"), outputs.schedule_group
     pages = scheduler.get_paginator("list_schedules").paginate(GroupName=group, NamePrefix="mayfly-")
     for name in (one["Name"] for page in pages for one in page["Schedules"]):
-        named = _RUN_SCHEDULE.fullmatch(name)
-        if named is not None and _passed(scheduler.get_schedule(Name=name, GroupName=group), now):
+        if (named := _RUN_SCHEDULE.fullmatch(name)) is None:
+            continue
+        try:
+            schedule = scheduler.get_schedule(Name=name, GroupName=group)
+        except ClientError as error:
+            if error_code(error) in _GONE:  # its run has ended since the listing
+                continue
+            raise
+        if _passed(schedule, now):
             yield Orphan(kind="schedule", id=name, run_id=named[1])
 
 

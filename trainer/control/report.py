@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from trainer.aws.objects import Conflict, Objects, Stored, given
-from trainer.base.errors import TrainerError, UsageError
+from trainer.base.errors import ConnectionFailed, TrainerError, UsageError
 from trainer.base.instants import utc_now
 from trainer.base.strict_json import Unsound
 from trainer.base.text import counted
@@ -51,7 +51,9 @@ def leave_report(cloud: Cloud, record: RunRecord) -> None:
     """Store the report of a run that this caller closed. Never fails: a run has ended without one."""
     try:
         if (receipt := read_receipt(cloud.objects, record.run_id)) is not None:
-            _store(cloud.objects, record.run_id, make_report(cloud, record, receipt))
+            made, is_whole = make_report(cloud, record, receipt)
+            if is_whole:
+                _store(cloud.objects, record.run_id, made)
     except (TrainerError, Unsound):
         return
     except Exception:  # a fault of ours about a page: the run is settled all the same
@@ -69,25 +71,30 @@ def report_of(cloud: Cloud, record: RunRecord, receipt: Receipt) -> bytes:
         if stored is not None:
             return page({**data_of(stored.body, record.run_id), **decided})
     try:
-        made = make_report(cloud, record, receipt)
+        made, is_whole = make_report(cloud, record, receipt)
         shown = page({**data_of(made, record.run_id), **decided})
     except Unsound as error:
         do = f"mayfly receipts {record.run_id} prints it."
         raise UsageError(f"{record.run_id} has no report", why=str(error), do=do) from error
     with suppress(TrainerError):  # a reader may not write
-        _store(cloud.objects, record.run_id, made)
+        if is_whole:
+            _store(cloud.objects, record.run_id, made)
     return shown
 
 
-def make_report(cloud: Cloud, record: RunRecord, receipt: Receipt) -> bytes:
-    """Return the page of a closed run by what S3 has of it. Raises Unsound if it is too large."""
+def make_report(cloud: Cloud, record: RunRecord, receipt: Receipt) -> tuple[bytes, bool]:
+    """Return the page of a closed run by what S3 has of it, and whether S3 could be asked for every part:
+    another page is not stored, since a later one may have more. Raises Unsound if it is too large.
+    """
     missing: dict[str, str] = {}
-    objects = cloud.objects
+    objects, is_whole = cloud.objects, True
 
     def read(part: str, of: Callable[[], T], instead: T) -> T:
         try:
             return of()
         except (TrainerError, Unsound) as error:
+            nonlocal is_whole
+            is_whole = is_whole and not isinstance(error, ConnectionFailed)
             missing[part] = f"Not shown: {error}"
             return instead
 
@@ -102,7 +109,7 @@ def make_report(cloud: Cloud, record: RunRecord, receipt: Receipt) -> bytes:
         production=read("production", lambda: _production(objects, record, receipt), {}),
         missing=missing,
     )
-    return page(report_data(receipt, record, seen))
+    return page(report_data(receipt, record, seen)), is_whole
 
 
 def _store(objects: Objects, run_id: str, made: bytes) -> None:

@@ -8,7 +8,9 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from typing import Any
 
@@ -17,6 +19,7 @@ import pytest
 from botocore.awsrequest import AWSResponse, HeadersDict
 from botocore.exceptions import (
     ClientError,
+    ConnectionClosedError,
     EndpointConnectionError,
     HTTPClientError,
     IncompleteReadError,
@@ -284,6 +287,35 @@ def test_a_body_that_tls_refuses_is_a_failed_connection(read):
         pytest.raises(ResponseStreamingError) as lost,
     ):
         read(client.get_object(Bucket="b", Key="k")["Body"])
+    assert type(aws_error(lost.value, "cannot read")) is ConnectionFailed
+
+
+class HalfAnswers(BaseHTTPRequestHandler):
+    """Breaks the connection off in the middle of each answer: an error, in chunks, as S3 sends them."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        self.send_response(404)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.write(b"64\r\n<Error><Code>NoSuch")
+        self.close_connection = True
+
+    def log_message(self, *_):
+        """Print nothing."""
+
+
+def test_half_an_error_about_an_object_is_a_failed_connection():
+    with ThreadingHTTPServer(("127.0.0.1", 0), HalfAnswers) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}"
+            client = replace(EMBEDDED, endpoint_url=url).client("s3", total_max_attempts=1)
+            with pytest.raises(ConnectionClosedError) as lost:
+                client.get_object(Bucket="b", Key="k")
+        finally:
+            server.shutdown()
     assert type(aws_error(lost.value, "cannot read")) is ConnectionFailed
 
 

@@ -78,6 +78,23 @@ def test_remains_of_ended_runs_are_found_and_of_no_other(
     }
 
 
+def test_a_schedule_that_ends_after_the_listing_is_no_orphan(
+    stack: tuple[Access, StackOutputs], remains: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access, outputs = stack
+    scheduler, name = access.client("scheduler"), sweep_schedule(ENDED)
+    get = scheduler.get_schedule
+
+    def get_late(**asked: str) -> Any:
+        if asked["Name"] == name:
+            scheduler.delete_schedule(**asked)
+        return get(**asked)
+
+    monkeypatch.setattr(scheduler, "get_schedule", get_late)
+    found = orphans("schedule", access, outputs, open_objects(access, outputs.bucket), now=utc_now())
+    assert [one.id for one in found] == [kill_schedule(ENDED, 1)]
+
+
 def test_a_no_deletes_nothing(
     stack: tuple[Access, StackOutputs], remains: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -75,7 +75,7 @@ def test_a_report_that_fails_is_in_no_runs_way(make_cloud, monkeypatch, fault, c
 def test_events_that_are_too_large_are_left_out_with_the_reason(closed, monkeypatch):
     cloud, record, receipt = closed
     monkeypatch.setattr(module, "MOST_EVENT_BYTES", 10)
-    data = told(module.make_report(cloud, record, receipt))
+    data = told(module.make_report(cloud, record, receipt)[0])
     assert data["curves"] is None and "mayfly pull has the curves" in data["missing"]["curves"]
     assert data["models"]["rows"]
 
@@ -90,9 +90,29 @@ def test_a_part_that_s3_refuses_is_left_out(closed, monkeypatch):
         return get(key=key, **rest)
 
     monkeypatch.setattr(cloud.objects, "get", refuse)
-    data = told(module.make_report(cloud, record, receipt))
+    data = told(module.make_report(cloud, record, receipt)[0])
     assert set(data["missing"]) == {"manifest", "cards", "reports"}
     assert data["curves"]["pieces"] and data["models"]["rows"]
+
+
+def test_a_report_without_what_s3_failed_to_show_is_not_stored(make_cloud, monkeypatch):
+    cloud, record = make_cloud()
+    get, fails = cloud.objects.get, True
+
+    def refuse(*, key: str, **rest: Any) -> Any:
+        if fails and key.endswith("manifest.json"):
+            raise ConnectionFailed("S3 does not answer")
+        return get(key=key, **rest)
+
+    monkeypatch.setattr(cloud.objects, "get", refuse)
+    receipt = drive_run(cloud, record.run_id, poll_seconds=5.0, sleep=cloud.sleep)
+    assert receipt is not None
+    record, _ = read_record(cloud.objects, record.run_id)
+    assert set(told(report_of(cloud, record, receipt))["missing"]) == {"manifest"}
+    assert get(key=report_key(record.run_id)) is None
+    fails = False
+    assert told(report_of(cloud, record, receipt))["missing"] == {}
+    assert get(key=report_key(record.run_id)) is not None
 
 
 def test_a_stored_report_is_drawn_anew(closed):

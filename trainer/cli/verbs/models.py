@@ -67,7 +67,7 @@ from trainer.store.production import (
     roll_back,
     versions_of,
 )
-from trainer.store.pruning import LEAST_AGE, PruneRule, plan_pruning, prune
+from trainer.store.pruning import LEAST_AGE, PruneRule, StoredModel, plan_pruning, prune
 from trainer.store.verification import verify
 from trainer.targets.trading import effective_trials
 
@@ -131,24 +131,24 @@ def _prune(arguments: argparse.Namespace, objects: Objects, retrains: Sequence[M
     )
     now = utc_now()
     pruning = plan_pruning(objects, rule, now)
-    gone: list[str] = []
+    gone: list[StoredModel] = []
     try:
         if arguments.delete:
-            prune(objects, pruning, rule, now, deleted=lambda model: gone.append(model.key))
+            prune(objects, pruning, rule, now, deleted=gone.append)
     except PermissionDenied as error:
         do = "It takes the stack's policy prune_policy_arn: ask an administrator (docs/security.md)."
         raise PermissionDenied(error.what, why=error.why, do=do) from error
     if arguments.json:
         unread = {run_id: error.as_dict() for run_id, error in pruning.problems.items()}
         chosen = [asdict(one) | {"modified_at": iso(one.modified_at)} for one in pruning.chosen]
-        kept = dict(pruning.kept)
+        kept, deleted = dict(pruning.kept), [one.key for one in gone]
         say_json(
-            {"models": chosen, "kept": kept, "bytes": pruning.bytes, "deleted": gone, "problems": unread}
+            {"models": chosen, "kept": kept, "bytes": pruning.bytes, "deleted": deleted, "problems": unread}
         )
         return lacks(pruning.problems, as_json=True)
     if pruning.chosen:
         show(prune_table(pruning))
-    for line in prune_lines(pruning, deleted=arguments.delete):
+    for line in prune_lines(pruning, deleted=gone if arguments.delete else None):
         say(line)
     return lacks(pruning.problems, as_json=False)
 

@@ -77,15 +77,18 @@ def prune_table(pruning: Pruning) -> FittedTable:
     )
 
 
-def prune_lines(pruning: Pruning, *, deleted: bool) -> Iterator[str]:
-    """Yield what a pruning deletes or deleted, and what it keeps."""
-    count, size = len(pruning.chosen), pruning.bytes
+def prune_lines(pruning: Pruning, *, deleted: Sequence[StoredModel] | None) -> Iterator[str]:
+    """Yield what a pruning deletes, or what it has `deleted`, and what it keeps."""
+    chosen = pruning.chosen if deleted is None else deleted
+    count, size = len(chosen), sum(model.bytes for model in chosen)
     what = f"{count:,} model{'s' * (count != 1)}, {size / 1e9:.2f} GB"
     month = f"${size / 1e9 * S3_USD_PER_GB_MONTH:,.2f}"
-    if not count:
+    if not pruning.chosen:
         yield "nothing to delete"
-    elif deleted:
+    elif deleted is not None:
         yield f"deleted: {what}"
+        if since := len(pruning.chosen) - count:
+            yield f"keeps {since:,} that {'is' if since == 1 else 'are'} needed by now"
     else:
         yield f"would delete {what} ({month} a month); --delete does"
     for why, number in sorted(pruning.kept.items(), key=lambda one: -one[1]):

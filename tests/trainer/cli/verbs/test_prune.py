@@ -18,6 +18,7 @@ from trainer.aws.objects import Objects
 from trainer.aws.stack import read_stack
 from trainer.base.instants import utc_now
 from trainer.cli.main import main
+from trainer.cli.verbs import models
 from trainer.rehearsal.server import EmbeddedAws
 
 RUN = "20261120-120000-crypto-k3v9"
@@ -103,3 +104,23 @@ def test_what_is_listed_is_deleted_only_if_asked(
     assert account.head(key=key) is None
     assert main(["models", "list"]) == 0
     assert capsys.readouterr().out == "no models yet\n"
+
+
+def test_a_model_promoted_meanwhile_is_not_said_to_be_deleted(
+    account: Objects, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, plan = f"{EXPERIMENT}.safetensors", models.plan_pruning
+
+    def plan_and_promote(objects: Objects, *rest: Any) -> Any:
+        pruning, model = plan(objects, *rest), objects.head(key=key)
+        assert model is not None and [one.key for one in pruning.chosen] == [key]
+        production = "models/production/main/lstm_BTC-USD_1m.safetensors"
+        objects.copy(source=key, version_id=model.version_id, key=production)
+        return pruning
+
+    monkeypatch.setattr(models, "utc_now", lambda: utc_now() + timedelta(days=100))
+    monkeypatch.setattr(models, "plan_pruning", plan_and_promote)
+    assert main(["models", "prune", "--older-than", "90", "--keep", "0", "--delete"]) == 0
+    out = capsys.readouterr().out
+    assert "deleted: 0 models" in out and "keeps 1 that is needed by now" in out
+    assert account.head(key=key) is not None

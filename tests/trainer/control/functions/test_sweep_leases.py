@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from io import BytesIO
+from typing import Any
 
 import pytest
+from botocore.response import StreamingBody
 
-from trainer.runs.lease import BOOT_ALLOWANCE, boot_allowance
+from trainer.runs.lease import BOOT_ALLOWANCE, MOST_LEASE_BYTES, boot_allowance
 
 
 def test_a_node_that_only_renews_its_lease_ends_at_two_bounds(account):
@@ -31,6 +34,34 @@ def test_a_node_silent_past_its_lease_ends(account):
     summary = account.sweep(later=timedelta(minutes=4))
     assert account.state(hung) == "ended"
     assert "silent" in summary.terminated[hung]
+
+
+def test_half_a_lease_is_a_failure_of_s3_and_ends_no_machine(account):
+    healthy, later = account.launch(), timedelta(minutes=20)
+    account.beat(healthy, account.now + later)
+
+    def cut(parsed: dict[str, Any], **_: Any) -> None:
+        """Break the connection off in the middle of the body."""
+        body, size = parsed["Body"].read(), parsed["ContentLength"]
+        parsed["Body"] = StreamingBody(BytesIO(body[: size // 2]), size)
+
+    account.s3.meta.events.register("after-call.s3.GetObject", cut, unique_id="cut")
+    try:
+        summary = account.sweep(later=later)
+    finally:
+        account.s3.meta.events.unregister("after-call.s3.GetObject", unique_id="cut")
+    assert account.state(healthy) == "alive"
+    assert (summary.terminated, summary.spoiled, summary.failed) == ({}, {}, {})
+    assert summary.lease_check.startswith("skipped, S3 fails: ")
+    assert account.sweep(later=later).lease_check == "done" and account.state(healthy) == "alive"
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"x" * 2 * MOST_LEASE_BYTES])
+def test_a_lease_of_any_size_that_is_none_counts_as_none(account, body):
+    mute = account.launch()
+    account.s3.put_object(Bucket=account.settings.bucket, Key=account.lease(mute), Body=body)
+    summary = account.sweep(later=timedelta(minutes=20))
+    assert (list(summary.terminated), list(summary.spoiled)) == ([mute], [mute])
 
 
 @pytest.mark.parametrize("tag", ["run_id", "role_id"])
