@@ -372,6 +372,40 @@ def test_a_log_after_the_console_is_shown_from_its_beginning(booting):
     assert (reader.read_new(), reader.read_new()) == ("fetch\n", "")
 
 
+def test_the_end_of_a_long_log_is_read_without_its_beginning(booting, monkeypatch):
+    """A log of days is tens of thousands of parts, and `logs --tail` wants the last lines of the last node."""
+    cloud, record = booting
+    ids = ("i-8", "i-9")
+    record = replace(record, num_nodes=2, attempts=launched(created(instance_ids=ids)), run_id=f"{RUN}-two")
+    create_record(cloud.objects, record)
+    first, last = record.nodes
+    cloud.objects.write(f"{first.log}000001.log", b"first\nsecond\n")
+    for number in range(1, 1001):
+        cloud.objects.write(f"{last.log}{number:06d}.log", f"line {number}\n".encode())
+    asked, get = [], cloud.objects.get
+
+    def noted(*, key, **more):
+        asked.append(key)
+        return get(key=key, **more)
+
+    monkeypatch.setattr(cloud.objects, "get", noted)
+    reader = LogReader(cloud, record.run_id)
+    assert reader.read_last(2) == "node 1 | line 999\nnode 1 | line 1000\n"
+    assert len(asked) < 100
+    assert reader.read_new() == ""
+    cloud.objects.write(f"{first.log}000002.log", b"third\n")
+    assert reader.read_new() == "node 0 | third\n"
+    end = LogReader(cloud, record.run_id).read_last(1002)
+    assert end.startswith("node 0 | second\nnode 0 | third\nnode 1 | line 1\n") and end.count("\n") == 1002
+
+
+def test_the_last_lines_of_a_boot_are_its_logs(booting):
+    cloud, record = booting
+    cloud.objects.write(record.nodes[0].bootstrap_log, b"fetch\ninstall\n")
+    reader = LogReader(cloud, record.run_id)
+    assert (reader.read_last(1), reader.read_new()) == ("install\n", "")
+
+
 def test_an_unreadable_console_is_reported_once(booting, monkeypatch):
     cloud, record = booting
 
