@@ -19,7 +19,7 @@ from trainer.cli.parts import EventsReader, LogReader
 from trainer.control import observe as observe_module
 from trainer.control import reported as reported_module
 from trainer.control.drive import drive
-from trainer.control.observe import left_behind, observe, outputs_seen
+from trainer.control.observe import files_so_far, left_behind, observe, outputs_seen
 from trainer.runs.receipt import models_of, scripts_of
 from trainer.runs.reports import NodeResult
 from trainer.runs.store import create_record, read_record, receipt_key, record_key, swap_record
@@ -438,3 +438,28 @@ def test_a_file_and_a_folder_of_two_nodes_are_not_both_listed(make_cloud):
         entry = {"key": key, "version_id": stored.version_id, "sha256": SHA256, "bytes": stored.size}
         cloud.objects.write(keys.output_index, json.dumps({"files": [{"file": path, **entry}]}).encode())
     assert [item["file"] for item in outputs_seen(cloud.objects, record).outputs] == ["a/b"]
+
+
+def test_files_that_a_look_has_fetched_are_not_asked_for_again(make_cloud, monkeypatch):
+    """`pull --live` looks every few seconds: 10,000 files would be 10,000 requests each time."""
+    cloud, record = make_cloud(leaves="files", attempts=launched(created(instance_ids=("i-1",))))
+    (keys,) = record.nodes
+    files, asked, head = [], [], cloud.objects.head
+    for number in range(3):
+        sha256 = f"{number:064x}"
+        key = f"{keys.outputs}{sha256}"
+        cloud.objects.write(key, b"weights", sha256=sha256)
+        stored = cloud.objects.stored[key][-1]
+        cloud.objects.stored[key][-1] = replace(stored, checksum=sha256)
+        version = {"key": key, "version_id": stored.version_id}
+        files.append({"file": f"f{number}", **version, "sha256": sha256, "bytes": stored.size})
+    cloud.objects.write(keys.output_index, json.dumps({"files": files}).encode())
+
+    def noted(*, key, **more):
+        asked.append(key)
+        return head(key=key, **more)
+
+    monkeypatch.setattr(cloud.objects, "head", noted)
+    had = {(item["key"], item["version_id"]) for item in files[:2]}
+    assert [item["file"] for item in files_so_far(cloud.objects, record, had=had)] == ["f0", "f1", "f2"]
+    assert [key for key in asked if key.startswith(keys.outputs)] == [files[2]["key"]]
