@@ -152,7 +152,12 @@ class DataPlan:
     origins: tuple[str, ...] = ()  # of fetched files: sources, and how the symbols were chosen
 
     def to_bytes(self) -> bytes:
-        """Return plan.json. Raises DataError if it would be too large to be read again."""
+        """Return plan.json. Raises DataError if it would be too large to be read again.
+
+        Files that all of several symbols read, as with an index, are named once, `beside` their own.
+        """
+        several = [entry.files for entry in self.symbols.values()] if len(self.symbols) > 1 else [()]
+        shared = set(several[0]).intersection(*several)
         values = {
             "format": FORMAT,
             "made_for": self.made_for,
@@ -161,8 +166,15 @@ class DataPlan:
             "synthetic": self.synthetic,
             "notes": list(self.notes),
             **({"origins": list(self.origins)} if self.origins else {}),
+            **({"beside": sorted(shared)} if shared else {}),
             "files": [asdict(file) for file in self.files],
-            "symbols": {symbol: _symbol_values(entry) for symbol, entry in self.symbols.items()},
+            "symbols": {
+                symbol: {
+                    **_symbol_values(entry),
+                    "files": [name for name in entry.files if name not in shared],
+                }
+                for symbol, entry in self.symbols.items()
+            },
             "refused": {
                 symbol: {key: value for key, value in asdict(entry).items() if key != "symbol"}
                 for symbol, entry in self.refused.items()
@@ -208,7 +220,8 @@ class DataPlan:
             for key in wanted[table].keys() | made_for.get(table, {}).keys()
             if wanted[table].get(key) != made_for.get(table, {}).get(key)
         )
-        missing = [symbol for symbol in job.data.chosen(()) if symbol not in {**self.symbols, **self.refused}]
+        known = self.symbols.keys() | self.refused.keys()
+        missing = [symbol for symbol in job.data.chosen(()) if symbol not in known]
         why = ""
         if others:
             why = f"it has another {', '.join(others)}"
@@ -255,7 +268,8 @@ def _plan(content: Fields) -> DataPlan:
     if (written := content.whole("format")) != FORMAT:
         raise Unsound(f"its format is {written}, this version reads {FORMAT}")
     keys = ["format", "made_for", "timeframe", "inputs", "synthetic", "notes", "files", "symbols", "refused"]
-    parts = content.exactly([*keys, "origins"] if "origins" in content.values else keys)
+    parts = content.exactly([*keys, *(key for key in ("origins", "beside") if key in content.values)])
+    beside = tuple(item.file_name() for item in content.value("beside", []).items())
     files = tuple(_file(item) for item in parts["files"].items())
     made_for = {
         table: {key: item.plain(most=MOST_SETTING) for key, item in settings.fields().entries().items()}
@@ -264,7 +278,7 @@ def _plan(content: Fields) -> DataPlan:
     _check_columns(parts["made_for"].fields().table("data").value("columns"))
     is_panel = made_for["data"].get("panel") is True
     symbols = {
-        name: _symbol(name, item, is_panel=is_panel)
+        name: _symbol(name, item, beside, is_panel=is_panel)
         for name, item in parts["symbols"].fields().entries().items()
     }
     refused = {name: _refused(name, item) for name, item in parts["refused"].fields().entries().items()}
@@ -339,15 +353,15 @@ def _after(spans: Spans) -> dict[str, list[int]]:
 _SYMBOL_KEYS = tuple(field.name for field in fields(SymbolPlan) if field.name != "symbol")
 
 
-def _symbol(symbol: str, value: Value, *, is_panel: bool) -> SymbolPlan:
-    """Return a symbol's plan. A series of a panel may be shorter than the horizon, and have no bar in
-    a span.
+def _symbol(symbol: str, value: Value, beside: tuple[str, ...], *, is_panel: bool) -> SymbolPlan:
+    """Return a symbol's plan; `beside`: files that all symbols read. A series of a panel may be shorter than
+    the horizon, and have no bar in a span.
     """
     parts = value.fields().exactly(_SYMBOL_KEYS)
     bars = parts["bars"].whole(least=1, most=MOST_COUNT)
     return SymbolPlan(
         symbol=symbol,
-        files=tuple(item.file_name() for item in parts["files"].items()),
+        files=(*(item.file_name() for item in parts["files"].items()), *beside),
         rows=parts["rows"].whole(least=bars, most=MOST_COUNT),
         bars=bars,
         first=parts["first"].text(),

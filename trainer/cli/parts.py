@@ -51,6 +51,22 @@ class PartReader:
             self._last[prefix], self._bytes = last, size
         return b"".join(parts)
 
+    def read_end(self, prefix: str, lines: int) -> bytes:
+        """Return the last parts under a prefix, which have at least so many whole lines, or all. `read_new`
+        goes on after them.
+        """
+        listed, parts = self._objects.list(prefix=prefix, most=MOST_PARTS), list[bytes]()  # the last first
+        end, wanted = len(listed), lines
+        while end and lines and wanted >= 0 and self._bytes < MOST_BYTES:  # 0: a line may begin before
+            begin = max(0, end - READ_TOGETHER)
+            some = b"".join(at_once(listed[begin:end], partial(part_of, self._objects), "parts"))
+            end, wanted = begin, wanted - some.count(b"\n")
+            parts.append(some)
+            self._bytes += len(some)
+        if listed:
+            self._last[prefix] = listed[-1].key
+        return b"".join(reversed(parts))
+
 
 class LogReader:
     """Reads the log of one run, each part once, in order.
@@ -70,16 +86,30 @@ class LogReader:
         """Return the text of the parts that came since the last call. Raises UsageError if there is no such
         run. What was read before another error comes with the next call.
         """
-        record, _ = read_record(self._objects, self._run_id)
-        for nodes in record.nodes_by_attempt:
-            for number, keys in enumerate(nodes):
-                label = f"node {number} | " if len(nodes) > 1 else ""
-                self._text += _labelled(self._read_node(keys), label)
+        for label, keys in self._nodes():
+            new = self._parts.read_new(keys.log).decode(errors="replace")
+            self._text += _labelled(new or self._read_boot(keys), label)
         text, self._text = self._text, ""
         return text
 
-    def _read_node(self, keys: NodeKeys) -> str:
-        return self._parts.read_new(keys.log).decode(errors="replace") or self._read_boot(keys)
+    def read_last(self, lines: int) -> str:
+        """Return the last lines of all that there is, without reading all of it: a log of days has tens of
+        thousands of parts. `read_new` goes on after it. Raises UsageError if there is no such run.
+        """
+        text = ""
+        for label, keys in reversed(self._nodes()):
+            end = self._parts.read_end(keys.log, max(0, lines - text.count("\n")))
+            text = _labelled(end.decode(errors="replace") or self._read_boot(keys), label) + text
+        return "".join(lines_of(text)[-lines:])
+
+    def _nodes(self) -> list[tuple[str, NodeKeys]]:
+        """Return the nodes of every attempt, each with the label of its lines."""
+        record, _ = read_record(self._objects, self._run_id)
+        return [
+            (f"node {number} | " if len(nodes) > 1 else "", keys)
+            for nodes in record.nodes_by_attempt
+            for number, keys in enumerate(nodes)
+        ]
 
     def _read_boot(self, keys: NodeKeys) -> str:
         if self._parts.has_read(keys.log) or not keys.instance_id:  # without an instance there is no boot

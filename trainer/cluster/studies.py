@@ -7,7 +7,7 @@ queue for each shape, since the models of a pack share one; a study's model wait
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -105,13 +105,11 @@ class StudyPieces(OwnPieces):
         self._all: set[str] = set()  # names of those that this attempt has to end
         self._studies: dict[str, _Study] = {}  # by the name of their model
         self._begun: dict[str, Piece] = {}  # trials under way, by name
-        self._queues: dict[str, PieceQueue] = {}  # by shape
-        self._unknown: deque[Piece] = deque()  # trials whose values are not known yet
+        # Pieces that wait, which `_queue` has, too: by shape, and trials without known values.
+        self._queues: dict[str, PieceQueue] = {}
+        self._unknown: deque[Piece] = deque()
         self._failed: list[tuple[Piece, str]] = []  # models without a trial that has a score
-        self._sources = Counter[str]()
         self.unbegun: set[str] = set()  # trials that ended before they began
-        self.has = lambda source: self._sources[source] > 0
-        self.ahead = lambda count, **places: PieceQueue(self._waiting()).ahead(count, **places)
 
     def open(self, pieces: list[Piece]) -> None:
         models = [piece.name for piece in pieces if not piece.trial]
@@ -182,14 +180,14 @@ class StudyPieces(OwnPieces):
             self._propose(self._unknown.popleft())
         queue = max(waiting, key=lambda one: one.peek().estimate)
         piece = queue.take(held=held, staged=staged, elsewhere=elsewhere)
-        self._sources[piece.source] -= 1
+        self._queue.remove(piece)
         if piece.trial:
             self._begun[piece.name] = piece
             self._studies[piece.study].running[piece.trial] = piece.values
         return piece
 
     def put(self, piece: Piece) -> None:
-        self._sources[piece.source] += 1
+        super().put(piece)
         if piece.trial:
             study = self._studies[piece.study]
             study.left.add(piece.name)
@@ -231,8 +229,9 @@ class StudyPieces(OwnPieces):
         whole = [self._whole(name) for name in self._studies if name not in failed]
         if not (self._shared and self._shared.leave_to_others(whole)):
             return False
-        for waiting in (self._studies, self._queues, self._unknown, self._begun, self._sources):
+        for waiting in (self._studies, self._queues, self._unknown, self._begun):
             waiting.clear()
+        super().open([])
         return True
 
     def is_over(self, *, has_devices: bool) -> bool:
@@ -248,13 +247,10 @@ class StudyPieces(OwnPieces):
         """Return whether a piece waits whose values are known."""
         return any(map(len, self._queues.values()))
 
-    def _waiting(self) -> list[Piece]:
-        return [*self._unknown, *(piece for queue in self._queues.values() for piece in queue.pieces)]
-
     def _propose(self, piece: Piece) -> None:
         """Give a trial values by what has ended and what is under way."""
         study, search = self._studies[piece.study], self._job.search
-        self._sources[piece.source] -= 1
+        self._queue.remove(piece)
         known: Any = {"ended": study.ended, "running": study.running}
         piece = replace(piece, values=propose(search, study=piece.study, trial=piece.trial, **known))
         try:
@@ -267,11 +263,11 @@ class StudyPieces(OwnPieces):
     def _leave_out(self) -> None:
         """Leave out the trials that wait, except the first one of a study without any."""
         kept = {name for name, one in self._studies.items() if not (one.running or one.ended)}
-        for piece in sorted(self._waiting(), key=lambda piece: piece.trial):
+        for piece in sorted(self._queue.pieces, key=lambda piece: piece.trial):
             if not piece.trial or piece.study in kept:
                 kept.discard(piece.study)
                 continue
-            self._sources[piece.source] -= 1
+            self._queue.remove(piece)
             if piece.values:
                 self._queues[piece.shape].remove(piece)
             else:

@@ -4,7 +4,7 @@ Reads only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -121,9 +121,13 @@ def _folded(record: RunRecord, left: Observation) -> StartFile | None:
     return replace(start, steps_twice=steps_twice(start, beat), reached=reached, sent=sent)
 
 
-def files_so_far(objects: Objects, record: RunRecord) -> list[dict[str, Any]]:
-    """Return the output files of a run that goes on, those of earlier attempts among them."""
-    return outputs_of(replace(outputs_seen(objects, record), start=_start(objects, record)))
+def files_so_far(
+    objects: Objects, record: RunRecord, *, had: Collection[tuple[str, str]] = ()
+) -> list[dict[str, Any]]:
+    """Return the output files of a run that goes on, those of earlier attempts among them. `had`: keys and
+    versions that the caller has fetched, which S3 is not asked about again.
+    """
+    return outputs_of(replace(outputs_seen(objects, record, had=had), start=_start(objects, record)))
 
 
 def _start(objects: Objects, record: RunRecord) -> StartFile | None:
@@ -210,9 +214,11 @@ def models_seen(
     return tuple(model for model in found if model is not None)
 
 
-def outputs_seen(objects: Objects, record: RunRecord) -> Observation:
-    """Return the output files of a script that its nodes list and that S3 holds as listed, the paths of the
-    others, and the ends of the pieces in those lists.
+def outputs_seen(
+    objects: Objects, record: RunRecord, *, had: Collection[tuple[str, str]] = ()
+) -> Observation:
+    """Return the output files of a script that its nodes list and that S3 holds as listed, or that are `had`
+    by key and version, the paths of the others, and the ends of the pieces in those lists.
     """
     if not record.lists_ends:
         return Observation()
@@ -221,12 +227,12 @@ def outputs_seen(objects: Objects, record: RunRecord) -> Observation:
     found = {item["file"]: item for files, _ in read for item in files}
     above = folders_of(found)  # which may be files of another node
     files = [item for path, item in found.items() if path not in above]
-    there = at_once(files, lambda item: _is_there(objects, item), f"files of {record.run_id}")
-    known = list(zip(files, there, strict=True))
+    unknown = [item for item in files if (item["key"], item["version_id"]) not in had]
+    seen = at_once(unknown, lambda item: _is_there(objects, item), f"files of {record.run_id}")
+    lacks = {item["file"] for item, is_there in zip(unknown, seen, strict=True) if not is_there}
     return Observation(
-        outputs=tuple(item for item, is_there in known if is_there),
-        missing=("",) * (len(read) < len(lists))
-        + tuple(item["file"] for item, is_there in known if not is_there),
+        outputs=tuple(item for item in files if item["file"] not in lacks),
+        missing=("",) * (len(read) < len(lists)) + tuple(path for path in found if path in lacks),
         scripts=tuple(item for _, scripts in read for item in scripts),
     )
 

@@ -43,7 +43,7 @@ MOST_PARTS = 20_000
 MOST_CARDS = 60  # of the best models
 MOST_CHAMPIONS = 2_000  # objects that are listed to find models of other groups
 MOST_ATTEMPTS = 60
-SECONDS = 20.0  # for all parts of events, and for all cards
+SECONDS = 20.0  # for all parts of events, unless these are very many, and for all cards
 T = TypeVar("T")
 
 

@@ -41,6 +41,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 ASKED_AT_ONCE = 10  # as many connections as boto3 keeps open
 S3_SECONDS = 120.0  # for asking about the models or files of one run; 2,000 take 16 s at 80 ms each
+EACH_SECONDS = 0.02  # of very many, which may take longer: 20,000 models, 50,000 files
 
 
 def read_reports(objects: Objects, record: RunRecord, now: datetime) -> Observation:
@@ -117,9 +118,9 @@ def part_of(objects: Objects, part: Stored) -> bytes:
 
 def at_once(items: Sequence[T], look: Callable[[T], R], what: str, *, seconds: float = 0.0) -> list[R]:
     """Ask S3 about each item, several at a time. Raises ConnectionFailed if it takes longer than `seconds`,
-    or S3_SECONDS; the next look starts over.
+    or S3_SECONDS, and EACH_SECONDS of each; the next look starts over.
     """
-    most, began = seconds or S3_SECONDS, time.monotonic()
+    most, began = max(seconds or S3_SECONDS, EACH_SECONDS * len(items)), time.monotonic()
     futures = begin_calls([partial(look, item) for item in items], most=ASKED_AT_ONCE)
     try:
         return [one.result(timeout=max(0.0, began + most - time.monotonic())) for one in futures]

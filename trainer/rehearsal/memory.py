@@ -22,6 +22,7 @@ from trainer.rehearsal.home import reading
 from trainer.rehearsal.world import Instance, World
 
 _ID = re.compile(r"i-[0-9a-f]{17}")
+_AS_LAUNCHED = ("description", "user_data")  # which never change
 
 
 class StoredSettings:
@@ -54,17 +55,17 @@ class InstanceLog:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._written: dict[str, str] = {}
+        self._written: dict[str, dict[str, Any]] = {}  # what may change of each, as it was written
         folder.mkdir(parents=True, exist_ok=True)
 
     def save(self, instance: Instance) -> None:
-        """Write an instance, if it changed since the last time."""
-        text = _to_json(instance)
-        if self._written.get(instance.id) == text:
+        """Write an instance, if it changed since the last time. It is called for each, ten times a second."""
+        changing = {name: value for name, value in vars(instance).items() if name not in _AS_LAUNCHED}
+        if self._written.get(instance.id) == changing:
             return
         with whole_file(self._folder / f"{instance.id}.json") as new:
-            new.write_text(text, encoding="utf-8")
-        self._written[instance.id] = text
+            new.write_text(_to_json(instance), encoding="utf-8")
+        self._written[instance.id] = changing
 
     def forget(self, instance_id: str) -> None:
         """Drop an instance that AWS would no longer show."""

@@ -20,7 +20,7 @@ from trainer.runs.samples import NodeSample, read_sample
 from trainer.targets.described import check_metrics
 
 MOST_PROGRESS_BYTES = 512 * 1024  # 500 models take 97 KB (measured 2026-11-22)
-MOST_RESULT_BYTES = 64 * 1024 * 1024  # a model with its metrics takes 4 KB
+MOST_RESULT_BYTES = 80 * 1024 * 1024  # a model with its metrics takes 4 KB, and there may be MOST_MODELS
 MOST_SHOWN = 2_000  # models whose progress is reported; `models_total` and `models_done` count all
 MOST_MODELS = 20_000  # of one run
 MOST_LISTED = 2 * MOST_MODELS  # keys of them: each has its card beside it

@@ -36,7 +36,7 @@ from trainer.runs.snapshots import SnapshotFile, StoredObject, flaws_of, read_fi
 from trainer.runs.store import carried_key, start_key
 
 FORMAT = 1
-MOST_START_BYTES = MOST_RESULT_BYTES  # it holds what a result does
+MOST_START_BYTES = MOST_RESULT_BYTES * 3 // 2  # it holds what a result does, files and checkpoints besides
 INSTANCE_ID = "i-[0-9a-z]+"
 
 
@@ -105,7 +105,7 @@ def start_to_json(start: StartFile) -> bytes:
     values = asdict(start)
     if not start.addresses:
         del values["addresses"]
-    return json.dumps({"format": FORMAT, **values}, indent=1).encode()
+    return json.dumps({"format": FORMAT, **values}).encode()  # indented, models take 40 % more
 
 
 def read_start(body: bytes, *, run_id: str, attempt: int) -> StartFile:

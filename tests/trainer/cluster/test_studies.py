@@ -20,6 +20,7 @@ from trainer.cluster.studies import StudyPieces, failed_trial, trial_done
 from trainer.cluster.waiting import SharedPieces
 from trainer.job.job import Job
 from trainer.job.pieces import pieces_of as job_pieces
+from trainer.job.pieces import queue as queue_of_pieces
 from trainer.job.pieces.piece import Piece
 from trainer.job.reading import parse_job
 from trainer.job.trials import TrialEnd
@@ -82,6 +83,20 @@ def test_the_best_trial_gives_the_model_values_not_its_score():
     assert [end.score for end in model.trials] == [0.2, 0.2, 0.5, None]
     assert stage.events[-1]["event"] == "searched" and stage.events[-1]["tried"] == 4
     assert stage.studies.take(**ANY) is None, "the other study goes on"
+
+
+def test_a_look_ahead_does_not_sort_all_trials(monkeypatch: pytest.MonkeyPatch):
+    stage = Stage(job_over(RATE, trials=2_000, method="random"), "A", "B")
+    ordered, order = list[str](), queue_of_pieces._order
+
+    def noted(one: Piece) -> tuple[float, str]:
+        ordered.append(one.name)
+        return order(one)
+
+    monkeypatch.setattr(queue_of_pieces, "_order", noted)
+    first = stage.take()
+    assert stage.studies.ahead(4, held={first.source}, elsewhere=()) == [], "its own trials come next"
+    assert len(ordered) < 500
 
 
 def test_a_pruned_trial_wins_only_if_no_other_ended():

@@ -19,7 +19,7 @@ from trainer.cli.parts import EventsReader, LogReader
 from trainer.control import observe as observe_module
 from trainer.control import reported as reported_module
 from trainer.control.drive import drive
-from trainer.control.observe import left_behind, observe, outputs_seen
+from trainer.control.observe import files_so_far, left_behind, observe, outputs_seen
 from trainer.runs.receipt import models_of, scripts_of
 from trainer.runs.reports import NodeResult
 from trainer.runs.store import create_record, read_record, receipt_key, record_key, swap_record
@@ -372,6 +372,40 @@ def test_a_log_after_the_console_is_shown_from_its_beginning(booting):
     assert (reader.read_new(), reader.read_new()) == ("fetch\n", "")
 
 
+def test_the_end_of_a_long_log_is_read_without_its_beginning(booting, monkeypatch):
+    """A log of days is tens of thousands of parts, and `logs --tail` wants the last lines of the last node."""
+    cloud, record = booting
+    ids = ("i-8", "i-9")
+    record = replace(record, num_nodes=2, attempts=launched(created(instance_ids=ids)), run_id=f"{RUN}-two")
+    create_record(cloud.objects, record)
+    first, last = record.nodes
+    cloud.objects.write(f"{first.log}000001.log", b"first\nsecond\n")
+    for number in range(1, 1001):
+        cloud.objects.write(f"{last.log}{number:06d}.log", f"line {number}\n".encode())
+    asked, get = [], cloud.objects.get
+
+    def noted(*, key, **more):
+        asked.append(key)
+        return get(key=key, **more)
+
+    monkeypatch.setattr(cloud.objects, "get", noted)
+    reader = LogReader(cloud, record.run_id)
+    assert reader.read_last(2) == "node 1 | line 999\nnode 1 | line 1000\n"
+    assert len(asked) < 100
+    assert reader.read_new() == ""
+    cloud.objects.write(f"{first.log}000002.log", b"third\n")
+    assert reader.read_new() == "node 0 | third\n"
+    end = LogReader(cloud, record.run_id).read_last(1002)
+    assert end.startswith("node 0 | second\nnode 0 | third\nnode 1 | line 1\n") and end.count("\n") == 1002
+
+
+def test_the_last_lines_of_a_boot_are_its_logs(booting):
+    cloud, record = booting
+    cloud.objects.write(record.nodes[0].bootstrap_log, b"fetch\ninstall\n")
+    reader = LogReader(cloud, record.run_id)
+    assert (reader.read_last(1), reader.read_new()) == ("install\n", "")
+
+
 def test_an_unreadable_console_is_reported_once(booting, monkeypatch):
     cloud, record = booting
 
@@ -404,3 +438,28 @@ def test_a_file_and_a_folder_of_two_nodes_are_not_both_listed(make_cloud):
         entry = {"key": key, "version_id": stored.version_id, "sha256": SHA256, "bytes": stored.size}
         cloud.objects.write(keys.output_index, json.dumps({"files": [{"file": path, **entry}]}).encode())
     assert [item["file"] for item in outputs_seen(cloud.objects, record).outputs] == ["a/b"]
+
+
+def test_files_that_a_look_has_fetched_are_not_asked_for_again(make_cloud, monkeypatch):
+    """`pull --live` looks every few seconds: 10,000 files would be 10,000 requests each time."""
+    cloud, record = make_cloud(leaves="files", attempts=launched(created(instance_ids=("i-1",))))
+    (keys,) = record.nodes
+    files, asked, head = [], [], cloud.objects.head
+    for number in range(3):
+        sha256 = f"{number:064x}"
+        key = f"{keys.outputs}{sha256}"
+        cloud.objects.write(key, b"weights", sha256=sha256)
+        stored = cloud.objects.stored[key][-1]
+        cloud.objects.stored[key][-1] = replace(stored, checksum=sha256)
+        version = {"key": key, "version_id": stored.version_id}
+        files.append({"file": f"f{number}", **version, "sha256": sha256, "bytes": stored.size})
+    cloud.objects.write(keys.output_index, json.dumps({"files": files}).encode())
+
+    def noted(*, key, **more):
+        asked.append(key)
+        return head(key=key, **more)
+
+    monkeypatch.setattr(cloud.objects, "head", noted)
+    had = {(item["key"], item["version_id"]) for item in files[:2]}
+    assert [item["file"] for item in files_so_far(cloud.objects, record, had=had)] == ["f0", "f1", "f2"]
+    assert [key for key in asked if key.startswith(keys.outputs)] == [files[2]["key"]]

@@ -9,8 +9,9 @@ import pytest
 
 from tests.pieces import named
 from trainer.base.strict_json import Unsound
+from trainer.runs.reports import MOST_MODELS, MOST_RESULT_BYTES
 from trainer.runs.snapshots import SnapshotFile
-from trainer.runs.start_file import CarriedObject, StartFile, read_start, start_to_json
+from trainer.runs.start_file import MOST_START_BYTES, CarriedObject, StartFile, read_start, start_to_json
 from trainer.runs.store import carried_key, start_key
 
 RUN, HASH, OTHER = "20261121-080000-r-1", "ab" * 32, "cd" * 32
@@ -53,6 +54,22 @@ START = StartFile(
 
 def read(body: bytes) -> StartFile:
     return read_start(body, run_id=RUN, attempt=2)
+
+
+def test_a_start_file_holds_the_models_of_the_largest_run():
+    """A machine that is lost with the last of 20,000 models left: the next one begins with all others."""
+    metrics = {"test": {f"score {number}": number / 7 for number in range(125)}}
+    models = tuple(
+        {**MODEL, **named(f"S{number}"), "key": f"{EARLIER}lstm-direction_S{number}_1d.safetensors"}
+        | {"metrics": metrics}
+        for number in range(100)
+    )
+    body = start_to_json(replace(START, finished=models))
+    told = len(json.dumps(models)) / len(models)
+    assert 3_900 < told < 4_200, "as a model takes in a result"
+    assert len(body) / len(models) * MOST_MODELS < MOST_START_BYTES
+    assert told * MOST_MODELS < 1.05 * MOST_RESULT_BYTES
+    assert len(read(body).models) == 100
 
 
 def test_a_start_file_is_read_as_it_was_written():

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.metrics:
             return _metrics(cloud, arguments)
         reader = LogReader(cloud, arguments.run)
-        text = _tail(reader.read_new(), arguments.tail)
+        text = reader.read_last(arguments.tail) if arguments.tail else reader.read_new()
         if arguments.json:
             say_json({"run_id": arguments.run, "lines": [line.rstrip("\r\n") for line in lines_of(text)]})
             return 0
@@ -72,7 +72,3 @@ def _metrics(cloud: Cloud, arguments: argparse.Namespace) -> int:
     else:
         say("no epoch has ended yet")
     return 0
-
-
-def _tail(text: str, lines: int) -> str:
-    return "".join(lines_of(text)[-lines:]) if lines else text

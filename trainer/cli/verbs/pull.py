@@ -104,6 +104,7 @@ class Pulled:
         self._curves = CurveFiles(folder)
         self._models: dict[str, Model] = {}  # by key and version
         self._outputs: dict[str, str] = {}  # of a script: path -> sha256
+        self._fetched: set[tuple[str, str]] = set()  # keys and versions of these
         self._settled: Settled | None = None
         self._tracked: list[Tracked] = []
 
@@ -230,7 +231,8 @@ class Pulled:
         receipt, record = self._settled.receipt, self._settled.look.record
         if record.leaves != "files":
             return ()
-        outputs = files_so_far(self._cloud.objects, record) if receipt is None else receipt["files"]
+        had = self._fetched
+        outputs = files_so_far(self._cloud.objects, record, had=had) if receipt is None else receipt["files"]
         same: dict[str, list[Mapping[str, Any]]] = {}  # by hash
         for item in outputs:
             if self._outputs.get(item["file"]) != item["sha256"]:
@@ -251,6 +253,7 @@ class Pulled:
             else:
                 self._fetch(item, path)
             self._outputs[item["file"]] = item["sha256"]
+            self._fetched.add((item["key"], item["version_id"]))
             return [path]
 
         for item in items:

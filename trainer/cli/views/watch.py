@@ -108,9 +108,10 @@ class Watch:
         for name, piece in progress.pieces.items():
             if piece.get("state") in ("done", "failed") and self._ended.get(name) != piece["state"]:
                 self._ended[name] = piece["state"]
-                self._line(
-                    progress, f"{name} {piece['state']} ({len(self._ended)}/{progress.models_total or '?'})"
-                )
+                names_all = progress.models_total <= len(progress.pieces)  # of very many a node names some
+                number = max(len(self._ended), 0 if names_all else progress.models_done)
+                total = f"{progress.models_total:,}" if progress.models_total else "?"
+                self._line(progress, f"{name} {piece['state']} ({number:,}/{total})")
         if progress.phase != self._phase:
             self._phase = progress.phase
             self._line(progress, _words(progress))

@@ -5,6 +5,7 @@ A close far off both neighbours is refused (`candles`); everything else becomes 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -150,7 +151,7 @@ def _volumes(candles: Candles) -> list[Oddity]:
     return [Oddity(text=text, rows=rows, detail=", ".join(cases) + more)]
 
 
-def lines_of(notes: list[DataNote]) -> tuple[str, ...]:
+def lines_of(notes: Iterable[DataNote]) -> tuple[str, ...]:
     """Return notes as lines, one line for all notes with the same text."""
     by_text: dict[str, dict[str, str]] = {}
     for note in notes:

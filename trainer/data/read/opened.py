@@ -91,11 +91,10 @@ def settle(files: Sequence[CandleFile]) -> None:
         file.timeframe = timeframe
 
 
-def longest_of(files: Sequence[CandleFile], symbol: str, chosen: str) -> list[CandleFile]:
-    """Return the files with a symbol's bars of a timeframe; if there are none, those of the longest bars to
-    resample from.
+def longest_of(held_by: list[CandleFile], chosen: str) -> list[CandleFile]:
+    """Return those of a symbol's files with bars of a timeframe; if there are none, those of the longest bars
+    to resample from.
     """
-    held_by = [file for file in files if symbol in file.written]
     if not chosen:
         return held_by
     usable = {

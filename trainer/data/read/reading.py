@@ -75,14 +75,18 @@ class CandleFolder:
         self._columns, self._beside = split_sides(further)
         self._sides: tuple[SideSeries, ...] | DataError | None = None
         self._from_files = read_sides(path, [side for side in self._beside if side.file])
-        self._notes: list[DataNote] = []
+        self._notes: dict[DataNote, None] = {}
         wanted = tuple(dict.fromkeys(symbols))
         chosen = canonical(timeframe) if timeframe else ""
         beside = symbols_beside(self._beside, self._told.index)
         # the members of the index are known once all files are open
         self._splits_all = reads_index(self._beside) and not self._told.index
         opened = self._opened(wanted, tuple(beside), chosen, files)
-        by_symbol = {symbol: longest_of(opened, symbol, chosen) for file in opened for symbol in file.written}
+        written: dict[str, list[CandleFile]] = {}
+        for file in opened:
+            for symbol in file.written:
+                written.setdefault(symbol, []).append(file)
+        by_symbol = {symbol: longest_of(held_by, chosen) for symbol, held_by in written.items()}
         known = {symbol for symbol, held_by in by_symbol.items() if held_by}
         refuse_unknown(path, wanted, chosen, known, [file.timeframe for file in opened])
         exact = {symbol for symbol in known if by_symbol[symbol][0].timeframe == chosen}
@@ -94,7 +98,8 @@ class CandleFolder:
         beside = symbols_beside(self._beside, self.index)
         refuse_missing(beside, known, str(path))
         self._of = {symbol: by_symbol[symbol] for symbol in dict.fromkeys((*self.symbols, *beside))}
-        self._files = [file for file in opened if any(file in held_by for held_by in self._of.values())]
+        used = {file for held_by in self._of.values() for file in held_by}
+        self._files = [file for file in opened if file in used]
         several = sorted({file.timeframe for file in self._files})
         if not chosen and len(several) > 1:
             raise several_timeframes(path, several)
@@ -139,7 +144,7 @@ class CandleFolder:
         sides = self.sides  # first: their bars are gone when these are read
         candles = self._joined(symbol, self._columns, bars=self._bars)
         candles, notes = with_sides(candles, sides, self._files_beside())
-        self._notes += [note for note in notes if note not in self._notes]
+        self._notes |= dict.fromkeys(notes)
         return candles
 
     @property
@@ -181,10 +186,11 @@ class CandleFolder:
         """Return the files. Call it after every symbol was read; bars of symbols that could not be read are
         not counted.
         """
-        read = [
-            file.summary([symbol for symbol in sorted(self.symbols) if file in self._of[symbol]])
-            for file in self._files
-        ]
+        used: dict[CandleFile, list[str]] = {file: [] for file in self._files}
+        for symbol in sorted(self.symbols):
+            for file in self._of[symbol]:
+                used[file].append(symbol)
+        read = [file.summary(symbols) for file, symbols in used.items()]
         beside = {file.path: side_read(file) for side in self._from_files for file in side.files}
         return (*read, *beside.values())
 
@@ -204,7 +210,7 @@ class CandleFolder:
         is_base = files[0].timeframe == self.timeframe
         joined = join_series(symbol, files[0].timeframe, series, columns, bars=bars if is_base else 0)
         candles = joined if is_base else resample(joined, self.timeframe).rows(-bars)
-        self._notes += [note for note in oddities(joined) if note not in self._notes]
+        self._notes |= dict.fromkeys(oddities(joined))
         return candles
 
     def _files_beside(self) -> list[str]:
@@ -336,9 +342,7 @@ class CandleFolder:
             self._note(file.source.file, guess)
 
     def _note(self, subject: str, text: str, detail: str = "") -> None:
-        note = DataNote(subject=subject, text=text, detail=detail)
-        if note not in self._notes:
-            self._notes.append(note)
+        self._notes[DataNote(subject=subject, text=text, detail=detail)] = None
 
 
 def read_parts(

@@ -45,6 +45,8 @@ from trainer.train.inputs.panel_rows import read_panel
 from trainer.train.inputs.rows import SymbolData, inputs_of, prepare, prepare_folds
 from trainer.train.inputs.series import PieceData, alone, lay
 
+MOST_OPENED = 8  # symbols that need a file, on average, if it is opened for each of them alone
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobData:
@@ -115,7 +117,7 @@ def open_data(
 ) -> JobData:
     """Return the job's data as it was planned; files of many symbols are split into `scratch`. `arriving`:
     the document about files that are not there yet. They are waited for when a model needs them; here, if a
-    model needs all of them, or processes train one model `together`.
+    model needs all of them, most models need many (an index), or processes train one model `together`.
 
     Raises DataError if the files or the plan do not fit the job.
     """
@@ -123,7 +125,8 @@ def open_data(
     files = {file.file for file in plan.files}
     if arriving is not None and arriving.exists():
         coming = ArrivingCandles(folder=path, document=arriving, scratch=scratch)
-        if not (together or kind_of(job).one_split) and by_symbol(files):
+        needed = sum(len(entry.files) for entry in plan.symbols.values())  # each is opened for each symbol
+        if not (together or kind_of(job).one_split or needed > MOST_OPENED * len(files)) and by_symbol(files):
             return JobData(plan=plan, code_sha256=code_sha256(job), parts={}, arriving=coming)
         coming.wait(files)
     symbols = job.data.chosen((*plan.symbols, *plan.refused))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -116,6 +117,22 @@ def test_equal_bytes_are_fetched_once(
     leave({f"run-{number}/config": f"{number % 2}".encode() for number in range(10)})
     assert mayfly("pull", RUN, "--out", str(tmp_path / "out"))[0] == 0
     assert len(fetched) == len(set(fetched)) == 2
+
+
+def test_a_live_look_names_the_files_that_it_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[set[tuple[str, str]]] = []
+    item = {"file": "a", "key": "k", "version_id": "v", "sha256": "ab" * 32, "bytes": 1}
+
+    def files_so_far(objects: Any, record: Any, *, had: Any) -> list[dict[str, Any]]:
+        asked.append(set(had))
+        return [item]
+
+    monkeypatch.setattr(pull, "files_so_far", files_so_far)
+    pulled = pull.Pulled(SimpleNamespace(objects=None), RUN, tmp_path, lambda _, path: path.write_text("a"))  # type: ignore[arg-type]
+    open_run = SimpleNamespace(record=SimpleNamespace(leaves="files"))
+    pulled._settled = SimpleNamespace(receipt=None, look=open_run)  # type: ignore[assignment]
+    assert [list(pulled._save_outputs()) for _ in range(2)] == [[tmp_path / "out/a"], []]
+    assert asked == [set(), {("k", "v")}]
 
 
 def test_empty_parts_of_a_log_are_not_fetched(account: Objects, monkeypatch: Any) -> None:

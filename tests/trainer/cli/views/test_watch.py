@@ -173,6 +173,14 @@ def test_a_value_done_after_a_failure_is_printed_again():
     assert lines == ["a failed (1/2)", "a done (1/2)", "b done (2/2)"]
 
 
+def test_the_count_is_of_all_models_where_a_node_names_some():
+    """A node's progress names 2,000 models at most, those at work first."""
+    named = {"a": {"state": "done"}, "b": {"state": "training"}}
+    training = replace(START, phase="train", state="running", pieces=named, models_total=5_000)
+    lines = told(replace(training, models_done=3_412))
+    assert any(line.endswith("a done (3,412/5,000)") for line in lines)
+
+
 def test_a_command_that_looks_on_shows_the_same_and_more_below():
     screen = Screen()
     watch = Watch(screen, None, below=lambda progress: [f"  use of {progress.run_id}"], clock=lambda: 0.0)

@@ -17,6 +17,8 @@ from trainer.base.errors import DataError
 from trainer.data.read import parts, reading, sources
 from trainer.data.read.candles import Candles
 from trainer.data.read.headers import open_header
+from trainer.data.read.oddities import DataNote
+from trainer.data.read.opened import CandleFile
 from trainer.data.read.reading import CandleFolder, read_candles, read_parts
 from trainer.data.read.shapes import FIELDS
 from trainer.data.read.writing import write_candles
@@ -162,6 +164,28 @@ def test_an_array_file_is_read_without_pickle(scratch):
     np.save(scratch / "0.npy", np.array([{"not": "numbers"}], dtype=object), allow_pickle=True)
     with pytest.raises(ValueError, match="Python objects"):
         parts.load_array(scratch / "0.npy")
+
+
+def test_files_and_notes_are_not_compared_with_each_other(tmp_path, scratch, make_candles, monkeypatch):
+    """Of 20,000 files, each with a note, that would be hundreds of millions of comparisons."""
+    compared: list[str] = []
+
+    def counted(one: Any, other: object) -> bool:
+        compared.append(type(one).__name__)
+        return one is other
+
+    for number in range(40):
+        candles = make_candles(50, symbol=f"S{number:02d}", seed=number)
+        table = table_of(candles).drop_columns(["volume"])
+        pq.write_table(table, tmp_path / f"S{number:02d}_1m.parquet")
+    for kind in (CandleFile, DataNote):
+        monkeypatch.setattr(kind, "__eq__", counted)
+    folder = CandleFolder(tmp_path, scratch, timeframe="1m")
+    for symbol in folder.symbols:
+        folder.read(symbol)
+    assert [read.symbols for read in folder.files()] == [(f"S{number:02d}",) for number in range(40)]
+    assert any("no volume" in line for line in folder.notes)
+    assert len(compared) < 80
 
 
 def test_every_file_that_can_not_be_used_is_named(tmp_path, scratch, make_candles):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
 from tests.pieces import piece
+from trainer.job.pieces import queue as queue_of_pieces
 from trainer.job.pieces.queue import PieceQueue
 
 
@@ -43,6 +45,27 @@ def test_peek_takes_nothing_and_has_knows_the_rest():
     queue = PieceQueue([piece("A", estimate=100)])
     assert queue.peek() == queue.take()
     assert not queue.has("A")
+
+
+def test_a_look_ahead_takes_nothing_and_costs_what_it_shows(monkeypatch: pytest.MonkeyPatch):
+    """A supervisor looks ahead for each busy worker, again and again."""
+    pieces = [piece(f"S{number:04d}", estimate=5000 - number) for number in range(5_000)]
+    queue, ordered, order = PieceQueue(pieces), list[str](), queue_of_pieces._order
+
+    def noted(one: Any) -> Any:
+        ordered.append(one.name)
+        return order(one)
+
+    monkeypatch.setattr(queue_of_pieces, "_order", noted)
+    ahead = queue.ahead(3, held={"S0001"}, elsewhere={"S0000"})
+    assert ahead == [], "the worker's own comes next"
+    assert [one.source for one in queue.ahead(3, held={"X"}, elsewhere={"S0000"})] == [
+        "S0001",
+        "S0002",
+        "S0003",
+    ]
+    assert len(ordered) < 500
+    assert queue.pieces == pieces and queue.has("S0002")
 
 
 def test_seeds_of_a_symbol_go_to_the_worker_that_began_it():

@@ -21,6 +21,8 @@ from trainer.bars.document import DataPlan
 from trainer.bars.job_plan import folder_of, plan_data
 from trainer.base.arrivals import Arrivals
 from trainer.base.errors import DataError
+from trainer.data.read import reading
+from trainer.data.read.sources import open_candles
 from trainer.data.read.writing import write_candles
 from trainer.job.job import Job
 from trainer.node.arriving import ArrivingInputs
@@ -126,6 +128,30 @@ def test_a_model_waits_for_the_files_that_its_side_series_read(candles: Path, tm
     assert (
         data.arriving.opened("AAA", files, job, "1m")[1] is data.arriving.opened("AAA", files, job, "1m")[1]
     )
+
+
+def test_an_index_of_many_symbols_opens_each_file_once(
+    tmp_path: Path, make_candles: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of 500 symbols needs the bars of all 500: read alone, each would open them again."""
+    folder, symbols = tmp_path / "mine", tuple(f"S{number:02d}" for number in range(20))
+    folder.mkdir()
+    for number, symbol in enumerate(symbols):
+        write_candles(folder / f"{symbol}_1m.parquet", [make_candles(900, symbol=symbol, seed=number)])
+    job = job_of(symbols=symbols, timeframe="1m", calendar="24x7", columns=("log_return_5 of index",))
+    plan = planned(job, folder, tmp_path)
+    job, opened, machine = plan.decided(job), list[str](), Machine(tmp_path, GatedS3(folder))
+
+    def noted(path: Path, name: str, *more: Any) -> Any:
+        opened.append(name)
+        return open_candles(path, name, *more)
+
+    monkeypatch.setattr(reading, "open_candles", noted)
+    with machine.arriving:
+        data = machine.open(job, plan)
+        read = [data.read(symbol, job) for symbol in symbols]
+    assert sorted(opened) == [f"{symbol}_1m.parquet" for symbol in symbols]
+    assert [one.symbol for one in read] == list(symbols) and all(one.columns for one in read)
 
 
 def test_a_file_that_does_not_come_fails_its_own_model(candles: Path, tmp_path: Path) -> None:
