@@ -124,10 +124,14 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
 
 def problem_of(error: BaseException) -> TrainerError | None:
     """Return the error to show: itself if it is ours, else that of a file that can't be read or written, of a
-    full disk, of a socket whose path is too long, or of a limit of the system; None for any other.
+    full disk, of a socket whose path is too long, of memory, or of another limit of the system; None for any
+    other.
     """
     if isinstance(error, TrainerError):
         return error
+    if isinstance(error, MemoryError):
+        do = "Free some, take a machine with more, or raise this shell's limit (ulimit -v)."
+        return ConfigError("the system refused memory", why=str(error), do=do)
     if not isinstance(error, OSError):
         return None
     if error.errno in FULL:
@@ -137,13 +141,14 @@ def problem_of(error: BaseException) -> TrainerError | None:
         why = "a socket's path has 107 bytes at most, on a Mac 103"
         do = "Set TMPDIR to a shorter one, such as /tmp."
         return ConfigError("the path of the temporary folder is too long", why=why, do=do)
-    if error.filename is not None:
-        what, do = f"cannot use {error.filename}", "Check the path and its permissions."
-    elif error.errno in _LIMITS:
-        what = "the system refused a file, a connection or a process"
-        do = "Check the disk, the memory and this shell's limits (ulimit -a)."
-    else:
+    limited = error.errno in _LIMITS
+    if error.filename is None and not limited:
         return None
+    refused = "the system refused a file, a connection or a process"
+    what = refused if error.filename is None else f"cannot use {error.filename}"
+    do = "Check the path and its permissions."
+    if limited:
+        do = "Check the disk, the memory and this shell's limits (ulimit -a)."
     return ConfigError(what, why=str(error.strerror), do=do)
 
 

@@ -83,7 +83,7 @@ class Server:
         try:
             answer = _ask(self.note, "program", {"account": ACCOUNT}, timeout_seconds=PROGRAM_SECONDS)
         except OSError as failure:
-            what = "the embedded AWS ended while the Pulumi program was applied to it"
+            what = "the embedded AWS failed while the Pulumi program was applied to it"
             do = "Try again; its server.log may tell more."
             raise ConfigError(what, why=str(failure), do=do) from failure
         if error := answer.get("error"):

@@ -175,7 +175,8 @@ class Order:
         have them.
         """
         os.setsid()
-        moved = {number: _out_of_the_way(descriptor) for number, descriptor in self.files.items()}
+        above = max(self.files, default=-1) + 1  # a higher number may exceed a small `ulimit -n`
+        moved = {number: _out_of_the_way(descriptor, above) for number, descriptor in self.files.items()}
         for number, descriptor in moved.items():
             os.dup2(descriptor, number, inheritable=True)
             os.close(descriptor)
@@ -369,9 +370,9 @@ def leave_after(act: Callable[[], None]) -> NoReturn:
     os._exit(code & 0xFF)
 
 
-def _out_of_the_way(descriptor: int) -> int:
-    """Move a file away from the numbers that clients ask for."""
-    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 512)
+def _out_of_the_way(descriptor: int, above: int) -> int:
+    """Move a file to a number of at least `above`, which no client asked for."""
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, above)
     os.close(descriptor)
     return moved
 

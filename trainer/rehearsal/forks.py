@@ -89,8 +89,12 @@ class ForkServerProcess:
         # Short: a socket's path holds 107 bytes.
         self._folder = Path(tempfile.mkdtemp(prefix="mayfly-forks-"))
         self.path = self._folder / "socket"
-        self._listener = listen(self.path)
         self._server: subprocess.Popen[bytes] | ForkedProcess | None = None
+        try:
+            self._listener = listen(self.path)
+        except OSError:
+            self._folder.rmdir()
+            raise
         if parent is None:
             watched = str(until_ends or os.getpid())
             self._server = subprocess.Popen(

@@ -31,7 +31,7 @@ from typing import Any
 import trainer
 from trainer.aws.access import Access
 from trainer.base.environment import rehearsal_environment
-from trainer.base.errors import FULL, ConfigError, TrainerError
+from trainer.base.errors import FULL, ConfigError, TrainerError, problem_of
 from trainer.rehearsal import home, instance, lambdas, messages, pulumi_apply, scheduling, storage
 from trainer.rehearsal.account import EmbeddedAccount, Rules
 from trainer.rehearsal.applied_program import AppliedProgram, ProgramStore, program_hash, replay
@@ -52,8 +52,6 @@ from trainer.rehearsal.world import AwsError, Delays
 log = logging.getLogger("trainer.rehearsal")
 STEP_SECONDS = 0.1
 _accounts = itertools.count(1)  # per process, like moto's state
-
-
 # Settings of a rehearsal's stack that differ from the program's defaults: runs of several machines, too.
 USUAL = {"cluster": "true"}
 
@@ -146,18 +144,21 @@ class EmbeddedAws:
         ConfigError with the program's error; the account is then unchanged, except for its buckets.
         """
         account = self.cloud(access).account
-        if self._fork_nodes and self.nodes.forks is None:  # a launch follows soon: load its libraries now
-            self.nodes.forks = ForkServerProcess(self._fork_server() if self._fork_server else None)
         with self._stack_locks.setdefault(account, threading.Lock()):
-            if account not in self._stacks:
-                try:
-                    self._stacks[account] = self._apply_or_replay(access, account, config or {})
-                except (TrainerError, OSError) as error:
-                    forget_account(account, keep=("s3",))  # a half-applied program would block the next try
-                    if isinstance(error, TrainerError):
+            try:
+                if self._fork_nodes and self.nodes.forks is None:  # a launch follows soon: load its libraries
+                    self.nodes.forks = ForkServerProcess(self._fork_server() if self._fork_server else None)
+                if account not in self._stacks:
+                    try:
+                        self._stacks[account] = self._apply_or_replay(access, account, config or {})
+                    except (TrainerError, OSError):
+                        forget_account(
+                            account, keep=("s3",)
+                        )  # a half-applied program would block the next try
                         raise
-                    what = "the Pulumi program could not be applied to the embedded AWS"
-                    raise ConfigError(what, why=str(error)) from error
+            except OSError as error:
+                what = "the Pulumi program could not be applied to the embedded AWS"
+                raise problem_of(error) or ConfigError(what, why=str(error)) from error
             return self._stacks[account]
 
     def _apply_or_replay(self, access: Access, account: str, config: Mapping[str, str]) -> dict[str, Any]:

@@ -193,8 +193,9 @@ def _days_of_uploads(rules: Iterable[dict[str, Any]]) -> int:
 
 def get_parameters(cloud: EmbeddedAccount, call: Call) -> Answer:
     """Read parameters, among them AWS's public ones of image ids."""
-    add_image_parameters(cloud.account, wire.state_of(cloud.account, "ssm"))
-    return wire.collect(call.environ, call.account)
+    with cloud.lock:  # none is missing while `put_parameter` creates it again
+        add_image_parameters(cloud.account, wire.state_of(cloud.account, "ssm"))
+        return wire.collect(call.environ, call.account)
 
 
 def put_parameter(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:

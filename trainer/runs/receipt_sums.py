@@ -14,7 +14,9 @@ NO_SYMBOL = "-"  # of scripts and prepare runs
 
 @dataclass(frozen=True, kw_only=True)
 class CostSum:
-    """The runs of a group, their seconds, their dollars as low and high bounds, and what was estimated."""
+    """The runs of a group, their seconds, their dollars as low and high bounds, and what was estimated of
+    those with an estimate.
+    """
 
     group: str
     runs: int = 0
@@ -22,6 +24,7 @@ class CostSum:
     low: float = 0.0
     high: float = 0.0
     estimated: float = 0.0
+    estimated_runs: int = 0
 
     def plus(self, receipt: Mapping[str, Any], share: float) -> CostSum:
         """Return the sum with a share of a run's time and dollars."""
@@ -33,6 +36,7 @@ class CostSum:
             low=self.low + share * dollars["spent_low"],
             high=self.high + share * dollars["spent_high"],
             estimated=self.estimated + share * dollars["estimated"],
+            estimated_runs=self.estimated_runs + (dollars["estimated"] > 0),
         )
 
 

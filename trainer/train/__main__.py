@@ -138,7 +138,7 @@ def main(
     except Stopped as stop:
         _say(str(stop))
         return stop.exit_code
-    except (TrainerError, ModuleNotFoundError, OSError) as raised:
+    except (TrainerError, ModuleNotFoundError, OSError, MemoryError) as raised:
         error = missing_library(raised) if isinstance(raised, ModuleNotFoundError) else problem_of(raised)
         if error is None:
             raise

@@ -40,3 +40,15 @@ def test_a_limit_of_the_system_is_one_line(code):
     what, do = "the system refused a file, a connection or a process", "Check the disk"
     assert error is not None and str(error).startswith(f"{what} ({os.strerror(code)}). {do}")
     assert errors.problem_of(ConnectionResetError(errno.ECONNRESET, "reset")) is None
+
+
+def test_a_limit_met_at_a_file_asks_nobody_to_check_its_path():
+    error = errors.problem_of(OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/bars/A_1d.csv"))
+    assert error is not None and error.what == "cannot use /bars/A_1d.csv"
+    assert "ulimit -a" in error.do and "permissions" not in error.do
+
+
+def test_memory_that_the_system_refuses_is_one_line():
+    error = errors.problem_of(MemoryError("Unable to allocate 7.45 GiB"))
+    assert str(error).startswith("the system refused memory (Unable to allocate 7.45 GiB). Free some")
+    assert str(errors.problem_of(MemoryError())).startswith("the system refused memory. Free some")

@@ -142,6 +142,20 @@ def test_a_fork_server_loads_nothing_of_ours(
     assert not [folder for folder in path if folder == root or folder.startswith(f"{root}/trainer")]
 
 
+def test_a_fork_begins_under_a_small_limit_of_open_files() -> None:
+    code = """
+import os, resource
+from trainer.rehearsal.fork_server import Order
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+known = {"executable": "", "arguments": [], "environment": {}, "folder": "/", "name": "small", "detached": True}
+received = [os.dup(2), os.dup(1), os.dup(2)]
+Order({**known, "files": [0, 1, received[0]]}, received).become()
+print("begun")
+"""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (process.returncode, process.stdout) == (0, "begun\n"), process.stderr
+
+
 def test_signals_reach_the_fork_and_its_end_is_the_clients(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:

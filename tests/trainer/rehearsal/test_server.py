@@ -362,6 +362,19 @@ def test_a_folder_without_room_for_programs_is_named(tmp_path: Path) -> None:
     assert str(tmp_path / "file") in failed.value.what and "MAYFLY_PROGRAMS" in failed.value.do
 
 
+def test_a_temporary_folder_with_too_long_a_path_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("t" * 100)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    aws = EmbeddedAws(tmp_path / "root", run_nodes=False, fork_nodes=True)
+    with aws, pytest.raises(ConfigError, match="temporary folder is too long") as failed:
+        aws.apply_program(aws.account())
+    assert "TMPDIR" in failed.value.do
+    assert not list(deep.iterdir())
+
+
 def test_a_server_that_stops_ends_no_other(root: Path, tmp_path: Path) -> None:
     lease_server(root)
     copy = tmp_path / "copy"

@@ -8,6 +8,7 @@ import base64
 import hashlib
 import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from infra.policies import document
 from tests.trainer.rehearsal.conftest import IMAGE_PARAMETER
 from trainer.aws.access import Access
 from trainer.aws.objects import open_objects
+from trainer.rehearsal.server import EmbeddedAws
 
 
 @pytest.fixture
@@ -131,6 +133,33 @@ def test_image_parameters_stand_beside_our_own(access: Access) -> None:
     answer = ssm.get_parameters(Names=[IMAGE_PARAMETER, "/mayfly/mayfly/dev", "/nothing"])
     assert {one["Name"] for one in answer["Parameters"]} == {IMAGE_PARAMETER, "/mayfly/mayfly/dev"}
     assert answer["InvalidParameters"] == ["/nothing"]
+
+
+def test_a_parameter_is_there_while_it_is_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, read = "/mayfly/mayfly/dev", list[str]()
+    with EmbeddedAws(tmp_path / "root", run_nodes=False, fire_schedules=False) as aws:
+        access = aws.access("900000000021")
+        ssm, cloud = access.client("ssm"), aws.cloud(access)
+        ssm.put_parameter(Name=name, Value="{}", Type="String")
+        cloud.restored_parameters.add(name)
+        reader = threading.Thread(
+            target=lambda: read.append(ssm.get_parameter(Name=name)["Parameter"]["Value"]), daemon=True
+        )
+        moto = cloud.moto
+
+        def slowly(service: str, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+            answer = moto(service, operation, params)
+            if operation == "DeleteParameter":
+                reader.start()
+                reader.join(1)  # it ends meanwhile only if it sees the gap
+            return answer
+
+        monkeypatch.setattr(cloud, "moto", slowly)
+        access.client("ssm").put_parameter(Name=name, Value="{}", Type="String")
+        reader.join(30)
+    assert read == ["{}"]
 
 
 def test_s3_checks_a_writers_hash_and_keeps_it_for_copies(access: Access, bucket: str) -> None:

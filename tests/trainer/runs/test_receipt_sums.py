@@ -65,6 +65,16 @@ def test_receipts_are_summed(by: By, expected: list[tuple[str, int, float]]) -> 
     assert sum(one.estimated for one in found) == pytest.approx(2.0)
 
 
+def test_runs_without_an_estimate_are_told_apart() -> None:
+    unknown = {"estimated": 0.0, "spent_low": 1.0, "spent_high": 1.0}
+    found = summed([*RECEIPTS, receipt("2026-11-04", "net", dollars=unknown)], "job")
+    assert [(one.group, one.runs, one.estimated_runs) for one in found] == [
+        ("coins", 2, 2),
+        ("stocks", 1, 1),
+        ("net", 2, 1),
+    ]
+
+
 def test_trials_that_did_not_end_are_no_models() -> None:
     """Of a search that ended after its first model: the other symbol has its trials among what was not made."""
     trials = (piece("ETH", piece=f"ETH t{number}", kind=TRIAL, model=f"t{number}") for number in range(1, 4))

@@ -100,18 +100,20 @@ def sums_table(sums: Iterable[CostSum], by: str) -> FittedTable:
         low=sum(one.low for one in rows),
         high=sum(one.high for one in rows),
         estimated=sum(one.estimated for one in rows),
+        estimated_runs=sum(one.estimated_runs for one in rows),
     )
     shown = [*rows, total] if by != "symbol" else rows  # a run counts for each of its symbols
     return FittedTable([_sum_row(one, by) for one in shown], right=("runs", "time", "spent", "estimated"))
 
 
 def _sum_row(one: CostSum, by: str) -> dict[str, str]:
+    of = f" of {counted(one.estimated_runs, 'run')}" if one.estimated_runs < one.runs else ""
     return {
         by: one.group,
         "runs": f"{one.runs:,}",
         "time": duration(one.seconds),
         "spent": spent({"spent_low": one.low, "spent_high": one.high}),
-        "estimated": money(one.estimated),
+        "estimated": f"{money(one.estimated)}{of}" if one.estimated_runs else "-",
     }
 
 
