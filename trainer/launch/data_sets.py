@@ -73,7 +73,7 @@ def list_sets(objects: Objects) -> tuple[DataSet, ...]:
     )
 
 
-def files_at(objects: Objects, data_set: str, at: datetime | None = None) -> tuple[SetFile, ...]:
+def files_at(objects: Objects, data_set: str, at: datetime | None) -> tuple[SetFile, ...]:
     """Return the files of a data set, now or as of a time, by name, without hashes and index entries. Raises
     DataError if there were none.
     """
