@@ -107,9 +107,9 @@ def spans(random: np.random.Generator, facts: dict[str, Any], *, cells: int, ali
     return np.stack([all_KC[k, STEP * k : STEP * k + cells] for k in range(SUNDAYS)])
 
 
-def losses_of(target: TargetSettings, gains_C: np.ndarray, *, level: float = 10.0) -> Losses:
+def losses_of(target: TargetSettings, gains_C: np.ndarray) -> Losses:
     """Return the losses of a model that gains so much by cell over a baseline whose scores are constant."""
-    cells, bars = len(gains_C), 24
+    cells, bars, level = len(gains_C), 24, 10.0
     lower = {metric.name: metric.better == LOWER for metric in target.metrics}
     sums = {
         score: {

@@ -33,7 +33,6 @@ MACHINE = ExpectedMachine(
     gpu_count=1,
     cores=0,
     gpu_model="NVIDIA L4",
-    gpu_memory_gib=22.5,
     link="none",
     bus_gb_per_s=0,
     usd_per_hour=None,

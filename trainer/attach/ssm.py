@@ -43,7 +43,7 @@ def _check(name: str) -> None:
         raise ConfigError(f"{path} does not work", why=str(error), do=do) from error
 
 
-def shell_command(instance_id: str, *, region: str, line: str = "") -> list[str]:
+def shell_command(instance_id: str, *, region: str, line: str) -> list[str]:
     """Return the command line of a shell on an instance, or of one command."""
     if not line:
         return _start(instance_id, region)

@@ -37,7 +37,7 @@ class Timeline:
         counts[np.searchsorted(instants, timestamps)] += 1
         self.instants, self.counts = instants, counts
 
-    def cuts(self, data: DataSettings, *, purge: int = 0) -> tuple[Cut, ...]:
+    def cuts(self, data: DataSettings, *, purge: int) -> tuple[Cut, ...]:
         """Return the instants of each fold, oldest first; `purge`: how many bars of a series after a span
         belong to none. Raises DataError for too few bars.
         """

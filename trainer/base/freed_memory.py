@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from contextlib import suppress
 
 LARGE_BARS = 2_000_000  # of a series: below, what is kept costs less than asking for it again
 
@@ -16,7 +17,5 @@ def release_freed_memory() -> None:
     if (arrow := sys.modules.get("pyarrow")) is not None:
         arrow.default_memory_pool().release_unused()
     if sys.platform.startswith("linux"):
-        try:
+        with suppress(OSError, AttributeError):  # musl has neither the name nor the function
             ctypes.CDLL("libc.so.6").malloc_trim(0)
-        except (OSError, AttributeError):  # musl has neither the name nor the function
-            return

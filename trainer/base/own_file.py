@@ -213,7 +213,7 @@ def restrict_imports(importer: Callable[..., Any] | None) -> None:
     _importer = importer
 
 
-def load_module(file: str | Path, *, sha256: str = "") -> ModuleType:
+def load_module(file: str | Path, *, sha256: str) -> ModuleType:
     """Run a user's file as a module of its own. Raises UsageError, one line, for any failure."""
     name, content = Path(file).name, read_file(file, sha256=sha256)
     module = ModuleType(f"own_{hashlib.sha256(content).hexdigest()[:16]}")

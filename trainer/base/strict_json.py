@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -143,6 +144,11 @@ class Value:
         if not (least <= number <= most and math.isfinite(number)):
             raise self._wrong(f"{number!r}, outside {least:g} to {most:g}")
         return float(number)
+
+    def finite_or_none(self) -> float | None:
+        """Return a number of any size, or None for null."""
+        most = sys.float_info.max
+        return None if self.value is None else self.number(least=-most, most=most)
 
     def truth(self) -> bool:
         """Return true or false."""

@@ -54,7 +54,6 @@ def learn_time(objects: Objects, record: RunRecord, receipt: Mapping[str, Any]) 
         run = calibration.TimedRun(
             run_id=record.run_id,
             case=calibration.case_of(record.place, rung.instance_type, shape),
-            day=receipt["closed_at"][:10],
             visits=rung.visits,
             predicted=rung.predicted,
             actual=(took["boot"], took["stage"], took["train"], took["upload"] + took["terminate"]),

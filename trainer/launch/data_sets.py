@@ -42,7 +42,6 @@ class SetFile:
     """A file of a data set in one version; how many there are of it."""
 
     input: Input
-    stored_at: datetime
     versions: int = 1
 
     @property
@@ -74,7 +73,7 @@ def list_sets(objects: Objects) -> tuple[DataSet, ...]:
     )
 
 
-def files_at(objects: Objects, data_set: str, at: datetime | None = None) -> tuple[SetFile, ...]:
+def files_at(objects: Objects, data_set: str, at: datetime | None) -> tuple[SetFile, ...]:
     """Return the files of a data set, now or as of a time, by name, without hashes and index entries. Raises
     DataError if there were none.
     """
@@ -89,7 +88,7 @@ def files_at(objects: Objects, data_set: str, at: datetime | None = None) -> tup
         if until and not until[0].deleted:  # the newest first
             one, count = until[0], sum(not version.deleted for version in versions)
             item = Input(key=one.key, version_id=one.version_id, sha256="", bytes=one.size)
-            newest.append(SetFile(input=item, stored_at=one.modified_at, versions=count))
+            newest.append(SetFile(input=item, versions=count))
     if not newest:
         raise _no_files(objects, data_set, at)
     return tuple(sorted(newest, key=lambda file: file.input.key))
@@ -112,11 +111,10 @@ def files_of_run(objects: Objects, run_id: str, data_set: str = "") -> tuple[Set
     if not read:
         what = f"run {run_id} read nothing of {prefix}"
         raise DataError(what, do="Name another run, or another set.")
-    moment = datetime.fromtimestamp(0).astimezone()
     items = [
         Input(key=item.key, version_id=item.version_id, sha256=item.sha256, bytes=item.bytes) for item in read
     ]
-    files = [SetFile(input=item, stored_at=moment) for item in items]
+    files = [SetFile(input=item) for item in items]
     return tuple(sorted(files, key=lambda file: file.input.key))
 
 

@@ -86,7 +86,7 @@ class OnGpus:
         }
 
 
-def on_gpus(job: Job, work: Workload, machine: InstanceType, rate: Rate | None = None) -> OnGpus:
+def on_gpus(job: Job, work: Workload, machine: InstanceType, rate: Rate | None) -> OnGpus:
     """Return a job's models on all GPUs of its machines, of a type, at the rate of one of them."""
     models = math.ceil(len(work.pieces) / (machine.num_workers * work.nodes))
     rate = rate or rate_of(profile_on(machine, ACCOUNT), job, models=models)

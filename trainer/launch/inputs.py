@@ -282,7 +282,7 @@ def _symbols(item: Input) -> set[str]:
     return {str(entry["symbol"]) for entry in item.summary["holds"]}
 
 
-def index_key(sha256: str, told: Iterable[str] = ()) -> str:
+def index_key(sha256: str, told: Iterable[str]) -> str:
     """Return the key of the data check's report on a file, read by what a job tells about the parts of a bar
     (`told_parts`): another job that tells others has a report of its own.
     """

@@ -56,7 +56,6 @@ def _expected(machine: InstanceType, ladder: Iterable[Rung]) -> ExpectedMachine:
         gpu_count=machine.num_workers if machine.gpus else 0,
         cores=0 if machine.gpus else machine.num_trainers,
         gpu_model=machine.gpu_model,
-        gpu_memory_gib=machine.gpu_memory_gib,
         link=link_of(machine).name,
         bus_gb_per_s=round(link_of(machine).bus_gb_per_s, 1),
         usd_per_hour=machine.price_usd_per_hour,

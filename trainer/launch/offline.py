@@ -144,10 +144,10 @@ def priced_outside(machines: Sequence[InstanceType]) -> Offers:
 
 def age_notes(
     machines: Sequence[InstanceType],
-    commitments: Sequence[Commitment] = (),
+    commitments: Sequence[Commitment],
     *,
     today: date,
-    asked: bool = False,
+    asked: bool,
 ) -> list[str]:
     """Return notes on lists that are old, and on a clock that is before one of them. `asked`: spot prices
     are the account's.

@@ -118,7 +118,7 @@ def make_plan(
     region: str,
     place: Place,
     cap: timedelta,
-    storage: StorageCost | None = None,
+    storage: StorageCost | None,
     boots: Boots | None = None,
 ) -> LaunchPlan:
     """Decide the ladder and the deadline. `cap` is the template's own limit on any instance's life.
@@ -276,7 +276,7 @@ def rungs_of_type(
     )
 
 
-def rung_limit(rung: Rung, *, run: TimeLimit, budget_usd: float, nodes: int = 1) -> TimeLimit:
+def rung_limit(rung: Rung, *, run: TimeLimit, budget_usd: float, nodes: int) -> TimeLimit:
     """Return the time limit of an attempt of so many machines on a rung that begins with the run."""
     return time_limit(
         run=run,

@@ -28,7 +28,7 @@ class Quota:
     value: float
     used: int
 
-    def allows(self, rung: Rung, nodes: int = 1) -> bool:
+    def allows(self, rung: Rung, nodes: int) -> bool:
         """Return whether so many instances of a rung's type may be added."""
         return self.used + nodes * rung.vcpus <= self.value
 

@@ -101,16 +101,15 @@ def recorded(pieces: Iterable[Piece]) -> tuple[RunPiece, ...]:
     )
 
 
-def register(record: RunRecord, planned: Planned, account: Account, *, ssh_key: str = "") -> Task:
+def register(record: RunRecord, planned: Planned, account: Account, *, ssh_key: str = "") -> None:
     """Write plan, manifest, index entry and record, in this order, so that everything that a record names
-    exists. Return the task.
+    exists.
 
     The code was uploaded before. `ssh_key`: the run's public key, if its stack has attach = ssh. Raises
     Conflict if the run's manifest or record exists.
     """
     task = planned.work.task(record, account, planned.offers, planned.plan.pieces)
     write_task(record, task, planned.work.code, account.objects, offers=planned.offers, ssh_key=ssh_key)
-    return task
 
 
 def manifest_of(record: RunRecord, planned: Planned, account: Account) -> Manifest:

@@ -95,9 +95,7 @@ def start_model_file(job: Job) -> DeskFile | None:
     return DeskFile(place=place, path=place.name, sha256=start.sha256, bytes=place.stat().st_size)
 
 
-def pinned_start_model(
-    start: StartModel, objects: Objects, at_desk: DeskFile | None = None
-) -> dict[str, Any]:
+def pinned_start_model(start: StartModel, objects: Objects, at_desk: DeskFile | None) -> dict[str, Any]:
     """Return the manifest's entry of the model that a job starts from. Raises DataError if neither the
     bucket nor the desk, from which it will be uploaded, has it.
     """

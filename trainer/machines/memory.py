@@ -159,7 +159,7 @@ def filling_models(profile: GpuProfile) -> int:
     return max(1, profile.multiprocessors * BLOCKS_PER_MULTIPROCESSOR * WINDOWS_PER_BLOCK // REFERENCE_BATCH)
 
 
-def batch_ceiling(room: float, job: Job, *, features: int, bars: int, on_gpu: bool = True) -> int:
+def batch_ceiling(room: float, job: Job, *, features: int, bars: int, on_gpu: bool) -> int:
     """Return the largest power of two that fits `room` GiB as one slice of one model, and leaves 100 steps
     per epoch.
     """

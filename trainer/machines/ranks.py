@@ -47,7 +47,7 @@ class Placement:
 
 
 def rank_footprint(
-    job: Job, *, features: int, bars: int, windows: int, devices: int, sharded: bool, on_gpu: bool = True
+    job: Job, *, features: int, bars: int, windows: int, devices: int, sharded: bool, on_gpu: bool
 ) -> Footprint:
     """Return the footprint of one of `devices` ranks that train a model, in slices of `windows` windows or
     chunks.

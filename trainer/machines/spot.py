@@ -20,8 +20,8 @@ def chance_to_finish(
     limit_seconds: float,
     restart_seconds: float,
     most_losses: int,
-    keeps_checkpoints: bool = True,
-    per_hour: float = INTERRUPTIONS_PER_HOUR,
+    keeps_checkpoints: bool,
+    per_hour: float,
 ) -> float:
     """Return the chance that work of `seconds` ends within `limit_seconds` although its machines are taken.
 

@@ -386,7 +386,7 @@ def machine_document(node: Node, manifest: Manifest) -> dict[str, Any]:
     expected = manifest.machines.get(identity.instance_type)
     known: dict[str, Any] = {}
     if expected:
-        known = {key: asdict(expected)[key] for key in ("gpu_count", "gpu_model", "link", "bus_gb_per_s")}
+        known = {key: asdict(expected)[key] for key in ("gpu_count", "link", "bus_gb_per_s")}
         dollars = expected.spot_usd_per_hour.get(identity.spot_zone, expected.usd_per_hour)
         known |= {"usd_per_hour": dollars} if dollars is not None else {}
         lost_seconds = expected.lost_seconds.get("spot" if identity.spot_zone else "on_demand", 0.0)

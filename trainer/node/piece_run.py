@@ -43,7 +43,7 @@ class PieceRun:
         place: int,
         words: Sequence[str],
         variables: Mapping[str, str],
-        starts: int = 0,
+        starts: int,
         note: str = "",
     ) -> None:
         self.piece, self.place, self.starts = piece, place, starts

@@ -232,7 +232,7 @@ def refuse_disagreement(
     data: Path,
     entries: list[dict[str, Any]],
     secrets: list[str],
-    columns: Sequence[str] = (),
+    columns: Sequence[str],
 ) -> None:
     """Raise DataError if an added file disagrees with the set's files about a bar of a symbol, or a value of
     a side series.

@@ -78,20 +78,19 @@ def await_own_id(
     return start
 
 
-def write_down_nodes(node: Node, start: StartFile) -> Path | None:
-    """Write the file of the attempt's nodes and the token that they share into the work folder, and return
-    the file; None for one node. Raises a TrainerError if S3 does not return the token.
+def write_down_nodes(node: Node, start: StartFile) -> None:
+    """Write the file of the attempt's nodes and the token that they share into the work folder; nothing
+    for one node. Raises a TrainerError if S3 does not return the token.
     """
     cluster = start.cluster_of(node.status.identity.instance_id)
     if cluster is None:
-        return None
+        return
     node.cluster = cluster
     node.token = read_token(node)
     with os.fdopen(os.open(node.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(node.token)
     write_cluster(node.cluster_file, cluster)
     log.info("node %d of %s", cluster.node, ", ".join(cluster.addresses))
-    return node.cluster_file
 
 
 def read_token(node: Node) -> str:

@@ -48,9 +48,7 @@ _MOTOS_OWN = ("moto-api", "favicon.ico", "latest")
 class Front:
     """Answer requests for any number of accounts, each with its own cloud."""
 
-    def __init__(
-        self, make_cloud: Callable[[str], EmbeddedAccount], keyring: Keyring, rules: Rules = RULES
-    ) -> None:
+    def __init__(self, make_cloud: Callable[[str], EmbeddedAccount], keyring: Keyring, rules: Rules) -> None:
         self._make_cloud, self._keyring, self._rules = make_cloud, keyring, rules
         self.host = ""  # address and port, as the Host header has to say; set once the server listens
         self._clouds: dict[str, EmbeddedAccount] = {}

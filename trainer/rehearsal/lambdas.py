@@ -141,10 +141,10 @@ def invoke(cloud: EmbeddedAccount, call: Call) -> dict[str, Any]:
     return {"StatusCode": 200, "Payload": told, "ExecutedVersion": "$LATEST", **failed}
 
 
-def invoke_event(cloud: EmbeddedAccount, name: str, payload: bytes) -> threading.Thread:
+def invoke_event(cloud: EmbeddedAccount, name: str, payload: bytes) -> None:
     """Start a function and return at once. Raises AwsError for an unknown function."""
     _function(cloud, name)
-    return start(cloud, EventInvocation(function_name=name, payload=payload, request_id=str(uuid.uuid4())))
+    start(cloud, EventInvocation(function_name=name, payload=payload, request_id=str(uuid.uuid4())))
 
 
 def wait_for_invocations(cloud: EmbeddedAccount) -> None:
@@ -159,14 +159,13 @@ def _under_way(cloud: EmbeddedAccount) -> list[threading.Thread]:
         return list(cloud.invocations)
 
 
-def start(cloud: EmbeddedAccount, invocation: EventInvocation) -> threading.Thread:
+def start(cloud: EmbeddedAccount, invocation: EventInvocation) -> None:
     """Run a function on an event, in a thread."""
     name = f"lambda-{invocation.function_name}"
     thread = threading.Thread(target=_attempt, args=(cloud, invocation), daemon=True, name=name)
     with cloud.lock:
         cloud.invocations.append(thread)
         thread.start()
-    return thread
 
 
 def _attempt(cloud: EmbeddedAccount, invocation: EventInvocation) -> None:

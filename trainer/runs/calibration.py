@@ -28,7 +28,6 @@ class TimedRun:
 
     run_id: str
     case: str
-    day: str  # on which it closed
     visits: float  # windows of one of its devices
     predicted: tuple[float, ...]
     actual: tuple[float, ...]
@@ -98,7 +97,6 @@ def _run(row: Fields) -> TimedRun:
     return TimedRun(
         run_id=row.text("run_id"),
         case=row.text("case", most=MOST_TEXT),
-        day=row.text("day", most=10),
         visits=visits or 0.0,
         predicted=seconds("predicted"),
         actual=seconds("actual"),

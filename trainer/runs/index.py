@@ -92,10 +92,10 @@ def enter_missing(objects: Objects) -> None:
     _change(objects, lambda index: replace(index, open={**listed, **index.open}))
 
 
-def take_out(objects: Objects, *, closed: Iterable[str], unborn: Iterable[str] = ()) -> RunIndex:
+def take_out(objects: Objects, *, closed: Iterable[str], unborn: Iterable[str] = ()) -> None:
     """Remove runs from the index: those whose record is closed, and those without a record."""
     gone, never = tuple(closed), tuple(unborn)
-    return _change(objects, lambda index: index.without(gone, never))
+    _change(objects, lambda index: index.without(gone, never))
 
 
 def claim_messages(objects: Objects, run_ids: Iterable[str], now: datetime) -> tuple[str, ...]:

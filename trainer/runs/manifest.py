@@ -135,7 +135,6 @@ class ExpectedMachine:
     gpu_count: int
     cores: int  # that train, on a type without GPUs; 0 with them
     gpu_model: str
-    gpu_memory_gib: float
     link: str
     bus_gb_per_s: float
     usd_per_hour: float | None  # on demand, in the stack's region; None: not known

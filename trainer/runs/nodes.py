@@ -76,7 +76,7 @@ def joined_heartbeat(nodes: Sequence[NodeSeen]) -> Heartbeat | None:
 
 
 def joined_result(
-    record: RunRecord, nodes: Sequence[NodeSeen], finished: Collection[str] = ()
+    record: RunRecord, nodes: Sequence[NodeSeen], finished: Collection[str]
 ) -> NodeResult | None:
     """Return the results of several nodes as one, None until the head has one: its state, with the pieces of
     all. A piece that any of them made has not failed.

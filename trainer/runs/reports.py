@@ -112,7 +112,7 @@ def heartbeat(lease: Lease, progress: bytes = b"") -> Heartbeat:
     )
 
 
-def share_done(pieces: Iterable[Mapping[str, Any]], total: int = 0) -> float:
+def share_done(pieces: Iterable[Mapping[str, Any]], total: int) -> float:
     """Return the share of a training that is done, 0 to 1: steps of the pieces that train, and the pieces
     that have ended.
 

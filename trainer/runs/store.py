@@ -66,9 +66,9 @@ def carried_key(run_id: str, attempt: int, sha256: str) -> str:
     return f"{RESUMED}{run_id}/{attempt}/{sha256}"
 
 
-def create_record(objects: Objects, record: RunRecord) -> str:
-    """Write a new run's record and return its ETag. Raises Conflict if the run exists."""
-    return objects.put(key=record_key(record.run_id), body=to_json(record), create=True)
+def create_record(objects: Objects, record: RunRecord) -> None:
+    """Write a new run's record. Raises Conflict if the run exists."""
+    objects.put(key=record_key(record.run_id), body=to_json(record), create=True)
 
 
 def swap_record(objects: Objects, record: RunRecord, etag: str) -> str:

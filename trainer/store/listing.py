@@ -353,7 +353,7 @@ def card_of(objects: Objects, *, key: str, version_id: str = "") -> Card | None:
         return None
 
 
-def headed(objects: Objects, *, key: str, version_id: str = "") -> Stored | None:
+def headed(objects: Objects, *, key: str, version_id: str) -> Stored | None:
     """Return a model with its first bytes, its card among them; None if it is gone."""
     stored = given(lambda: objects.get(key=key, version_id=version_id, first_bytes=FIRST_BYTES))
     needed = header_bytes(stored.body) if stored else 0

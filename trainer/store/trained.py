@@ -5,7 +5,6 @@ Read strictly: a card is untrusted. Standard library only.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -113,7 +112,7 @@ def _losses(fits: list[Fields]) -> Iterator[tuple[LossPlace, float | None]]:
     for number, fit in enumerate(fits, start=1):
         of: dict[str, Any] = {"fit": number if len(fits) > 1 else 0}
         for step, item in enumerate(fit.value("first_steps").items(most=MOST_FIRST), start=1):
-            yield LossPlace(unit="step", number=step, **of), _number(item)
+            yield LossPlace(unit="step", number=step, **of), item.finite_or_none()
         epochs = list(fit.rows("history", most=MOST_EPOCHS))
         for epoch, row in enumerate(epochs, start=before + 1):
             yield from _of_epoch(row, {**of, "number": epoch})
@@ -127,7 +126,7 @@ def told_losses(event: Mapping[str, Any]) -> dict[LossPlace, float | None]:
     if event.get("event") == "first_steps":
         items = fields.value("losses").items(most=MOST_FIRST)
         places = [LossPlace(unit="step", number=step, **of) for step in range(1, len(items) + 1)]
-        return dict(zip(places, map(_number, items), strict=True))
+        return dict(zip(places, (item.finite_or_none() for item in items), strict=True))
     if event.get("event") == "epoch":
         return dict(_of_epoch(fields, {**of, "number": fields.whole("epoch", most=MOST_EPOCHS)}))
     return {}
@@ -137,9 +136,4 @@ def _of_epoch(row: Fields, of: dict[str, Any]) -> Iterator[tuple[LossPlace, floa
     for name in LOSSES:
         if name in row.values:
             value = Value(row.values[name], f"{row.name}.{name}")
-            yield LossPlace(unit="epoch", name=name, **of), _number(value)
-
-
-def _number(item: Value) -> float | None:
-    most = sys.float_info.max
-    return None if item.value is None else item.number(least=-most, most=most)
+            yield LossPlace(unit="epoch", name=name, **of), value.finite_or_none()

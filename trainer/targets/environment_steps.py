@@ -173,9 +173,9 @@ def idle(target: OwnActions) -> Policy:
     return lambda seen: action
 
 
-def random_policy(target: OwnActions, seed: int = SEED) -> Policy:
+def random_policy(target: OwnActions) -> Policy:
     """Return a policy that takes any action."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(SEED)
     if target.choices:
         return lambda seen: int(random.integers(target.choices))
     return lambda seen: random.uniform(-1, 1, target.numbers)

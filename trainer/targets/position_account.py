@@ -47,7 +47,6 @@ class AccountBars:
     turnover: np.ndarray  # traded at the bar, with what closes the position
     gross: np.ndarray  # without costs
     growth: np.ndarray  # with costs
-    ruined: np.ndarray  # bool
 
 
 def growth(held: Any, position: Any, log_return: Any, cost: float) -> Any:
@@ -94,7 +93,6 @@ def account(terms: Terms, forecast_NP: np.ndarray, labels_NK: np.ndarray) -> Acc
         turnover=abs(position_N - held_N) + closing_N,
         gross=gross_N,
         growth=growth(held_N, position_N, returns_N, cost) + np.log1p(-cost * closing_N),
-        ruined=ruined_N,
     )
 
 

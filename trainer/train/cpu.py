@@ -11,7 +11,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -23,15 +23,13 @@ _M_MMAP_THRESHOLD = -3
 _KEEP_BYTES = 1 << 30
 
 
-def keep_freed_memory() -> bool:
-    """Make glibc keep freed blocks below 1 GiB; return whether this is glibc."""
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):  # musl has neither the name nor the function
-        return False
-    return bool(mallopt(_M_MMAP_THRESHOLD, _KEEP_BYTES) and mallopt(_M_TRIM_THRESHOLD, _KEEP_BYTES))
+def keep_freed_memory() -> None:
+    """Make glibc keep freed blocks below 1 GiB; no other library is changed."""
+    if sys.platform.startswith("linux"):
+        with suppress(OSError, AttributeError):  # musl has neither the name nor the function
+            mallopt = ctypes.CDLL("libc.so.6").mallopt
+            mallopt(_M_MMAP_THRESHOLD, _KEEP_BYTES)
+            mallopt(_M_TRIM_THRESHOLD, _KEEP_BYTES)
 
 
 def use_one_thread() -> None:

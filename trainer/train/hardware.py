@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 # NVIDIA's kernel module says its release here; torch knows CUDA's alone.
+_CPU = Path("/proc/cpuinfo")
 _DRIVER = Path("/sys/module/nvidia/version")
 MOST_TEXT = 100
 
@@ -41,10 +42,10 @@ def hardware_of(device: str, precision: str) -> Hardware:
     )
 
 
-def processor(about: Path = Path("/proc/cpuinfo")) -> str:
+def processor() -> str:
     """Return the name of this machine's processor; where Linux does not say it, its kind."""
     with suppress(OSError):
-        for line in about.read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in _CPU.read_text(encoding="utf-8", errors="replace").splitlines():
             name, colon, value = line.partition(":")
             if colon and name.strip() == "model name":
                 return value.strip()

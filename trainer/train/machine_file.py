@@ -31,7 +31,6 @@ class MachineFacts:
 
     instance_type: str = ""
     gpus: int = 0
-    gpu_model: str = ""
     link: str = ""  # between its GPUs: NVSwitch, NVLink, PCIe, or none
     bus_gb_per_s: float = 0.0  # estimated bus bandwidth of an all-reduce over its GPUs; 0: unknown
     usd_per_hour: float | None = None  # of its market, as the launch saw it
@@ -78,7 +77,6 @@ def read_machine(path: Path | None) -> MachineFacts:
         return MachineFacts(
             instance_type=fields.text("instance_type"),
             gpus=fields.whole("gpu_count", 0, most=1_024),
-            gpu_model=fields.text("gpu_model", ""),
             link=fields.text("link", ""),
             bus_gb_per_s=fields.number("bus_gb_per_s", least=0, most=1e6) or 0.0,
             usd_per_hour=fields.number("usd_per_hour", least=0, most=MOST_USD),

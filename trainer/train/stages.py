@@ -205,15 +205,12 @@ def _fit(fields: Fields, weights: Mapping[str, torch.Tensor]) -> FittedNetwork:
         scored_before=whole["scored_before"],
         final_learning_rate=parts["final_learning_rate"].number(least=0, most=1e9),
         history=[_epoch(item) for item in parts["history"].items(most=MOST_EPOCHS)],
-        first_steps=[{"loss": _number(item)} for item in parts["first_steps"].items(most=FIRST_STEPS)],
+        first_steps=[
+            {"loss": item.finite_or_none()} for item in parts["first_steps"].items(most=FIRST_STEPS)
+        ],
         mates=tuple(item.text() for item in parts["mates"].items(most=MOST_MATES)),
     )
 
 
 def _epoch(value: Value) -> dict[str, Any]:
-    return {name: _number(item) for name, item in value.fields().entries().items()}
-
-
-def _number(item: Value) -> float | None:
-    most = sys.float_info.max
-    return None if item.value is None else item.number(least=-most, most=most)
+    return {name: item.finite_or_none() for name, item in value.fields().entries().items()}

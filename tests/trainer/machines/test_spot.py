@@ -14,7 +14,7 @@ HOUR = 3600.0
 
 
 def chance(seconds: float, limit: float, **changed: Any) -> float:
-    known = {"restart_seconds": 600.0, "most_losses": 4, "per_hour": 0.1}
+    known = {"restart_seconds": 600.0, "most_losses": 4, "keeps_checkpoints": True, "per_hour": 0.1}
     return chance_to_finish(seconds=seconds, limit_seconds=limit, **{**known, **changed})
 
 

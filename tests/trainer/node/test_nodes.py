@@ -63,8 +63,8 @@ def test_without_addresses_a_node_ends_with_its_boot(second: Node) -> None:
 
 def test_the_nodes_and_their_token_are_written_down(second: Node, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        file = write_down_nodes(second, read_start_file(second))
-    assert file is not None and read_cluster(file) == Cluster(node=1, addresses=ADDRESSES)
+        write_down_nodes(second, read_start_file(second))
+    assert read_cluster(second.cluster_file) == Cluster(node=1, addresses=ADDRESSES)
     assert second.token_file.read_text() == TOKEN
     assert second.token_file.stat().st_mode & 0o777 == 0o600
     assert "node 1 of 10.0.0.4, 10.0.0.9" in caplog.text

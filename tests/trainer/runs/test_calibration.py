@@ -30,7 +30,6 @@ CASE = case_of("account", "g6.xlarge", "model=lstm")
 RUN = TimedRun(
     run_id="20261126-120000-a-0000",
     case=CASE,
-    day="2026-11-26",
     visits=1e6,
     predicted=(150.0, 1.0, 100.0, 30.0),
     actual=(120.0, 2.0, 50.0, 20.0),

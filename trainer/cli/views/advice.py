@@ -28,7 +28,7 @@ def advice_view(
     plan: LaunchPlan,
     outside: Sequence[PlanCandidate],
     choice: Recommendation | None,
-    pay: WaysToPay | None = None,
+    pay: WaysToPay | None,
 ) -> RenderableType:
     """Return the advice: the rows that matter, since --csv and --json have all."""
     job = work.job

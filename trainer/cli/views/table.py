@@ -17,6 +17,7 @@ from trainer.cli.output import one_line
 
 Cell = str | Text
 GAP = 2  # spaces between columns
+INDENT = 2  # of labelled blocks
 EMPTY = ("", "-")  # cells without a value
 WRAPPED, LEAST_WRAPPED = 24, 12  # width of a text that wraps: before other columns leave, and in the end
 SEPARATOR = " · "
@@ -131,18 +132,17 @@ def lines(*renderables: RenderableType) -> RenderableType:
 class Blocks:
     """Blocks with their labels on the left, in one column; an empty label continues the block above."""
 
-    def __init__(self, entries: Iterable[tuple[str, RenderableType]], *, indent: int = 2) -> None:
+    def __init__(self, entries: Iterable[tuple[str, RenderableType]]) -> None:
         self._entries = [
             (one_line(label), _text(content) if isinstance(content, str) else content)
             for label, content in entries
         ]
-        self._indent = indent
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw the blocks."""
-        margin = " " * self._indent
+        margin = " " * INDENT
         widest = max((cell_len(label) for label, _ in self._entries), default=0) + GAP
-        inner = options.update_width(max(1, options.max_width - self._indent - widest))
+        inner = options.update_width(max(1, options.max_width - INDENT - widest))
         dim = console.get_style(DIM)
         for label, content in self._entries:
             beside = margin + label + " " * (widest - cell_len(label))

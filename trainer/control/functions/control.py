@@ -269,7 +269,7 @@ def settle_while_starting(
     *,
     poll_seconds: float,
     time_is_left: Callable[[], bool],
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], None],
 ) -> Settling:
     """Settle every open run; repeat, while time is left, as long as a run that control drives has no
     machine, its first or its next.

@@ -140,7 +140,7 @@ def check_symbol(
     *,
     timeframe: str,
     calendar: str,
-    columns: Sequence[str] = (),
+    columns: Sequence[str],
 ) -> SymbolCheck:
     """Return the check of a symbol's bars in its files, which are of `base`; `calendar` is that of
     data.calendar. Raises nothing.

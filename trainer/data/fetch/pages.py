@@ -16,7 +16,7 @@ MILLISECOND = 1_000_000  # ns
 
 
 def page_of_rows(
-    rows: Any, *, since: int, until: int, step: int, covers_until: int, may_skip: bool = False
+    rows: Any, *, since: int, until: int, step: int, covers_until: int, may_skip: bool
 ) -> BarPage:
     """Return the page of rows [milliseconds, open, high, low, close, volume] in any order. Raises BadAnswer.
 

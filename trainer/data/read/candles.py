@@ -120,7 +120,7 @@ def bars_sha256(candles: Candles) -> str:
 
 
 def join_series(
-    symbol: str, timeframe: str, parts: Sequence[Series], columns: Sequence[str] = (), *, bars: int = 0
+    symbol: str, timeframe: str, parts: Sequence[Series], columns: Sequence[str], *, bars: int = 0
 ) -> Candles:
     """Return the last `bars` bars (0: all) of a symbol, joined from `parts`. `columns` names the further rows
     of values. Raises DataError for impossible bars.

@@ -130,7 +130,7 @@ def stream_series(
         raise _empty(header)
 
 
-def open_candles(path: Path, file: str = "", told: Told | None = None) -> CandleHeader:
+def open_candles(path: Path, file: str, told: Told | None) -> CandleHeader:
     """Return a candle file's header, with ticks as volume if there is none or it is all zero. Raises
     DataError.
     """

@@ -42,7 +42,7 @@ class StackedLstm:
         dropout: float,
         outputs: int = 1,
         recompute: bool = False,
-        matmul_dtype: torch.dtype | None = None,
+        matmul_dtype: torch.dtype | None,
     ) -> None:
         """The recurrence and its states have `matmul_dtype` (default: the weights' dtype); a cell is computed
         in float32. Weights, their gradients and the head have the weights' dtype.

@@ -27,7 +27,7 @@ class StackedMlp:
         hidden: int,
         layers: int,
         outputs: int = 1,
-        matmul_dtype: torch.dtype | None = None,
+        matmul_dtype: torch.dtype | None,
     ) -> None:
         """Hidden layers have `matmul_dtype` (default: the weights' dtype), the head the weights' dtype."""
         self._layers, self._matmul_dtype = layers, matmul_dtype

@@ -67,7 +67,7 @@ class Transformer(nn.Module):
         series: int,
         hide_series: float,
         outputs: int = 1,
-        recompute: bool = False,
+        recompute: bool,
     ) -> None:
         """`recompute`: compute each block's activations again in the backward pass, for less memory and more
         time.

@@ -85,7 +85,7 @@ def score_name(target: TargetSettings) -> str:
     return target.table[0].value[0] if target.table else target.proper[0]
 
 
-def validation_of(data: PieceData, job: Job, evaluate: Evaluate | None = None) -> Validation:
+def validation_of(data: PieceData, job: Job, evaluate: Evaluate | None) -> Validation:
     """Return the validation of networks on a piece's data. `evaluate`, where ranks share it."""
     series, name = data.series, score_name(data.series[0].target)
     bars, at_once = sum(len(one.rows("validation")) for one in series), at_once_of(job, data.rows_TF.device)

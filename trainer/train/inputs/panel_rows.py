@@ -69,7 +69,7 @@ def panel_rows(
     features: Sequence[str],
     warmups: Sequence[int],
     scaler: str,
-    own: OwnFeatures | None = None,
+    own: OwnFeatures | None,
 ) -> PanelRows:
     """Return the input rows of all series.
 

@@ -56,7 +56,6 @@ class SymbolData:
     spans: Spans
     clock: np.ndarray  # calendar.session_clock
     calendar: str
-    holes: int
     ties: int
     embargo: int
     horizon_bars: int
@@ -202,7 +201,6 @@ def symbol_data(
         spans=plan.spans,
         clock=plan.time.clock,
         calendar=plan.time.calendar,
-        holes=int(plan.time.holes.sum()),
         ties=plan.ties,
         embargo=max(job.data.embargo, plan.horizon_bars),
         horizon_bars=plan.horizon_bars,

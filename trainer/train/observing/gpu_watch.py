@@ -107,9 +107,9 @@ def figures_of(handle: Any) -> dict[str, float | None]:
     }
 
 
-def state_of_device(device: str, *, seconds: float = STATE_SECONDS) -> str:
-    """Return one line about a GPU by torch's name, for a log; '' for a CPU. Waits `seconds` for a driver that
-    hangs.
+def state_of_device(device: str) -> str:
+    """Return one line about a GPU by torch's name, for a log; '' for a CPU. Waits ten seconds for a driver
+    that hangs.
     """
     if not device.startswith("cuda:"):
         return ""
@@ -125,8 +125,8 @@ def state_of_device(device: str, *, seconds: float = STATE_SECONDS) -> str:
 
     asking = threading.Thread(target=ask, name="device-state", daemon=True)
     asking.start()
-    asking.join(timeout=seconds)
-    return f"{device}: {lines[0] if lines else f'its driver did not answer within {seconds:.0f} s'}"
+    asking.join(timeout=STATE_SECONDS)
+    return f"{device}: {lines[0] if lines else f'its driver did not answer within {STATE_SECONDS:.0f} s'}"
 
 
 def _reported(ask: Callable[[], Any]) -> Any:

@@ -98,7 +98,7 @@ def check_model(path: Path, own_files: Sequence[Path] = (), *, to_score: bool = 
     return checked
 
 
-def check_file(path: Path, own_files: Sequence[Path] = (), *, to_score: bool = False) -> CheckedModel:
+def check_file(path: Path, own_files: Sequence[Path], *, to_score: bool = False) -> CheckedModel:
     """Read and check a model's card. `own_files`: the Python files of a user's own model and features; a card
     alone runs no code. `to_score`: of a refit, the held-out twin that its scores are of.
 

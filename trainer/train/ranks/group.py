@@ -176,7 +176,7 @@ def share(count: int, *, rank: int, ranks: int) -> range:
 
 
 @contextmanager
-def process_group(rank: int, count: int, device: torch.device, *, nodes: int = 1) -> Iterator[Ranks]:
+def process_group(rank: int, count: int, device: torch.device, *, nodes: int) -> Iterator[Ranks]:
     """Join the process group that torchrun's environment describes, inside the `with` block.
 
     A rank that waits for the others longer than TIMEOUT fails with an error (gloo) or is killed (NCCL's

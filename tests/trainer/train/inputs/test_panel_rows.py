@@ -270,8 +270,6 @@ SMALL = {
     "volatility_bars": 20,
 }
 
-FORECASTS = [name for name, home in TARGETS.items() if not home.acts]  # each account trades one series
-
 
 ON_PANELS = [(model, target) for model, target in PAIRS if not TARGETS[target].acts]
 
