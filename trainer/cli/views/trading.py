@@ -64,10 +64,11 @@ class TradedTable:
         rule = "; ".join(self._rules[:1]) or "not told"
         yield f"rule: {rule}; fee {fee}, slippage {slippage}"
         yield "buy and hold: equal money at each bar, same costs; cash makes 0; nothing compounded or taxed"
-        tried = counted(len(self._rows) + self._more, "model")
-        worth = f", worth {self._trials:.3g} independent ones" if self._is_estimate else ""
+        tried = len(self._rows) + self._more
+        models = counted(tried, "model")
+        worth = f", worth {self._trials:.3g} independent ones" if self._is_estimate and tried > 1 else ""
         sure = sum(share >= SURE for _, one, share in self._rows if one.turnover)
-        yield f"deflated Sharpe: how surely it is skill, with {tried} tried{worth}; {sure} reach {SURE}"
+        yield f"deflated Sharpe: how surely it is skill, with {models} tried{worth}; {sure} reach {SURE}"
 
 
 def _cells(one: Traded, share: float) -> dict[str, Cell]:

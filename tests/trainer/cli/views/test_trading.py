@@ -64,6 +64,7 @@ def test_trials_that_are_alike_deflate_less():
     models = (metrics(sharpe=0.12), metrics())
     assert "> 0.99" in drawn(table_of(*models, trials=1.0).table(30), width=110)
     assert "worth 1.25 independent ones; 1 reach" in " ".join(table_of(*models, trials=1.25).legend())
+    assert "with 1 model tried; " in " ".join(table_of(models[0], trials=1.0).legend())
 
 
 def test_the_first_models_are_shown_and_all_are_deflated():
