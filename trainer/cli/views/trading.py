@@ -46,7 +46,7 @@ class TradedTable:
             if one is not None and share is not None
         ]
         self._rules = sorted({rule_of(metrics) for _, metrics in named} - {""})
-        self._trials, self._is_estimate = trials or 0.0, trials is not None
+        self._trials = trials
 
     def __bool__(self) -> bool:
         """Return whether anything was traded."""
@@ -66,7 +66,8 @@ class TradedTable:
         yield "buy and hold: equal money at each bar, same costs; cash makes 0; nothing compounded or taxed"
         tried = len(self._rows) + self._more
         models = counted(tried, "model")
-        worth = f", worth {self._trials:.3g} independent ones" if self._is_estimate and tried > 1 else ""
+        independent = tried if self._trials is None else self._trials + self._more
+        worth = f", worth {independent:.3g} independent ones" if independent != tried else ""
         sure = sum(share >= SURE for _, one, share in self._rows if one.turnover)
         yield f"deflated Sharpe: how surely it is skill, with {models} tried{worth}; {sure} reach {SURE}"
 
