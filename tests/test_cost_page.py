@@ -23,7 +23,6 @@ CLAIMS = [
     ("reserved T4, used weekly: $1.80", f"$0.30 x 720 = ${0.30 * 720:.0f} a month"),
     ("reserved T4", f"${T4:.3f} x 730 = ${T4 * 730:.0f}"),
     ("storage: $2.50 a month", f"3 GB x $0.023 = ${3 * 0.023:.2f}"),
-    ("get_node_id() % n", "raises TypeError"),
     ("$4.54 an hour, for $159, or for $182", f"$159 / 3.5 h = ${159 / 3.5:.2f} an hour"),
     ("$4.54", f"4.5 h, ${4.5 * 45.52:.2f}"),
     ("$4.54", f"$159 / 20 = ${159 / 20:.2f}"),

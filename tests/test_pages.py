@@ -117,6 +117,15 @@ def test_a_block_without_a_language_holds_commands_alone(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_child_shell_moves_no_later_command(page: Path) -> None:
+    """The folder of `bash -c '... cd FOLDER'` ends with it: .venv/ of a later line is not in FOLDER."""
+    blocks = [block for _, language, block in pages.FENCE.findall(page.read_text("utf-8")) if not language]
+    for block in blocks:
+        moved = re.search(r"^bash -c '[^'\n]*\bcd ", block, re.MULTILINE)
+        assert moved is None or not re.search(r"^\.venv/", block[moved.end() :], re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_sample_with_numbers_is_made_by_the_script(page: Path) -> None:
     name, text = page.relative_to(ROOT).as_posix(), page.read_text("utf-8")
     parts = {title for title, _, _ in PART.findall(text)}

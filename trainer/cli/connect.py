@@ -4,6 +4,8 @@ name; and the local folder, candles/<set>/ and models/<run>/, which works with a
 
 from __future__ import annotations
 
+import argparse
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,6 +52,14 @@ def connected(
 def is_rehearsal(*, rehearse: bool, local: str | None) -> bool:
     """Return whether a command rehearses: by its flag or, unless it names a folder, by MAYFLY_REHEARSE."""
     return rehearse or (local is None and environment.rehearses())
+
+
+def same_place(arguments: argparse.Namespace) -> str:
+    """Return the flags by which a further command looks at the same AWS and stack, or the same folder."""
+    if (local := getattr(arguments, "local", None)) is not None:
+        return f" --local {shlex.quote(local)}" if local else " --local"
+    rehearse = " --rehearse" if arguments.rehearse else ""
+    return rehearse + (f" --stack {arguments.stack}" if arguments.stack != "dev" else "")
 
 
 def named_run(objects: Objects, name: str) -> str:

@@ -204,8 +204,8 @@ def from_where(ways: Sequence[Way], run_hours: float, title: str) -> str:
         return f"{title}: {first.name}, at any number of hours a month."
     text = f"{title}: {first.name}{_most_of(first, run_hours)}"
     for hours, way in later:
-        runs = hours / run_hours
-        text += f"; from {hours:,.0f} h a month on ({hours / MONTH_HOURS * 24:.1f} h a day, {runs:,.0f} runs)"
+        runs = counted(max(1, round(hours / run_hours)), "run")
+        text += f"; from {hours:,.0f} h a month on ({hours / MONTH_HOURS * 24:.1f} h a day, {runs})"
         text += f" {way.name}{_most_of(way, run_hours)}"
     return f"{text}."
 

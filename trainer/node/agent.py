@@ -23,6 +23,7 @@ from trainer.base.errors import FULL, ConnectionFailed, TrainerError, TrainingFa
 from trainer.base.instants import utc_now
 from trainer.base.silence import FIRST_SECONDS
 from trainer.base.strict_json import Unsound
+from trainer.base.text import counted
 from trainer.job.machine import MachineSettings
 from trainer.node import report
 from trainer.node.cache import CacheUnusable, open_cache
@@ -175,7 +176,7 @@ def check_devices(node: Node, manifest: Manifest) -> None:
     else:
         devices, seconds, import_seconds = own_devices(), OWN_SMOKE_SECONDS, OWN_SMOKE_SECONDS
     node.status.devices = devices
-    log.info("torch %s, %d devices: %s", torch, devices.found, devices.note)
+    log.info("torch %s, %s: %s", torch, counted(devices.found, "device"), devices.note)
     if tested:
         node.status.message = "first import of torch"
         steps = {"import": import_torch(folder=node.work, seconds=import_seconds)}

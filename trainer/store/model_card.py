@@ -161,7 +161,7 @@ def _ascii(text: str) -> str:
 
 _USE = """```python
 import torch
-import trainer  # pip install mayfly[train]
+import trainer  # Mayfly, from its repository; PyPI's mayfly is another project
 
 model = trainer.load("MODEL.safetensors")
 for symbol, bars in model.prepare("candles/", last=1).items():
@@ -169,12 +169,12 @@ for symbol, bars in model.prepare("candles/", last=1).items():
         print(symbol, bars.available_at, bars.forecast(model.module(**bars.inputs)))
 ```
 
-Without Mayfly: `mayfly models export MODEL` writes ONNX, with the scaler in the graph. The features that it
-reads, in their order, the scalers and the fitted values are in the card, which the metadata of the file has
-as `mayfly_card`."""
+For use without Mayfly, `mayfly models export MODEL` writes ONNX, with the scaler in the graph. The features
+that it reads, in their order, the scalers and the fitted values are in the card, which the metadata of the
+file has as `mayfly_card`."""
 _USE_OF_AN_AGENT = """```python
 import torch
-import trainer  # pip install mayfly[train]
+import trainer  # Mayfly, from its repository; PyPI's mayfly is another project
 
 model = trainer.load("MODEL.safetensors")
 with torch.no_grad():
@@ -182,7 +182,8 @@ with torch.no_grad():
 print(model.told["outputs"])
 ```
 
-Without Mayfly: `mayfly models export MODEL` writes ONNX, whose metadata says what inputs and outputs are."""
+For use without Mayfly, `mayfly models export MODEL` writes ONNX, whose metadata says what inputs and outputs
+are."""
 _LIMITS = """Scores are of one span of the past, and a market can change the day after. They say whether the
 model was better than plain baselines there beyond chance, not that it makes money. It is no advice. No
 licence is stated: add `license` above before you share it."""

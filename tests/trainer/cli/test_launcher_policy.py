@@ -178,6 +178,11 @@ def test_verbs_use_every_permission_and_lack_none(
     assert "AccessDenied" in said and "It takes s3:PutObject on models/production/*" in said
     sign_in(account.admin, monkeypatch)
     assert mayfly("models", "promote", name)["promoted"]
+    forget_sessions()
+    sign_in(account.user, monkeypatch)  # who may look at it
+    assert mayfly("models", "production")["production"]
+    assert mayfly("models", "verify")["models"]
+    assert not mayfly("models", "prune", "--older-than", 90)["models"]
 
 
 def fleet(account: LauncherAccount, **changed: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+from contextlib import nullcontext
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.pieces import named
 from tests.trainer.conftest import weights
 from tests.trainer.runs.test_training_events import EPOCH, PROGRESS
 from tests.trainer.store.test_verification import decision
+from trainer.aws.access import own_access
 from trainer.aws.objects import S3Objects
 from trainer.base.errors import ConnectionFailed
 from trainer.cli.verbs import models, receipts
@@ -178,14 +180,15 @@ def test_a_pulled_log_has_no_control_characters(mayfly, account, tmp_path):
     assert log.endswith("\\x9b31m last\n") and all(item.isprintable() or item == "\n" for item in log)
 
 
-def test_a_model_is_promoted_by_hand_and_taken_back(mayfly, account):
+def test_a_model_is_promoted_by_hand_and_taken_back(mayfly, account, monkeypatch):
     code, out, err = mayfly("models", "promote", "k3v9/lstm_BTC-USD_1m")
     assert (code, out) == (0, f"lstm_BTC-USD_1m of run {CLOSED_RUN} is in production\n")
     assert "rollback" not in err  # there is nothing to go back to
     assert mayfly("models", "rollback", "lstm_BTC-USD_1m")[0] == 2
     account.put(key="models/production/main/lstm_BTC-USD_1m.safetensors", body=b"another")
-    err = mayfly("models", "promote", "k3v9/lstm_BTC-USD_1m")[2]
-    assert err.endswith("to take it back: mayfly models rollback main/lstm_BTC-USD_1m\n")
+    monkeypatch.setattr("trainer.cli.verbs.models.connected", lambda **_: nullcontext(own_access()))
+    err = mayfly("models", "promote", "k3v9/lstm_BTC-USD_1m", "--rehearse")[2]
+    assert err.endswith("to take it back: mayfly models rollback main/lstm_BTC-USD_1m --rehearse\n")
     assert mayfly("models", "rollback", "main/lstm_BTC-USD_1m")[0] == 0
     assert account.get(key="models/production/main/lstm_BTC-USD_1m.safetensors").body == b"another"
     mayfly("models", "promote", "k3v9/lstm_BTC-USD_1m")

@@ -50,6 +50,14 @@ def test_a_slow_machine_is_cheapest_up_to_what_it_can_do():
     assert from_where([ON_DEMAND, own], 1.0, "Cheapest") == "Cheapest: own, at any number of hours a month."
 
 
+def test_a_machine_that_pays_from_the_first_run_on_says_one_run():
+    own = Way(name="own", month_usd=52.0, run_usd=2.0, is_one_machine=True, **HOUR)
+    dear = Way(name="on demand", usd_per_hour=68.0, run_usd=68.0, **HOUR)
+    assert "(0.0 h a day, 1 run) own" in from_where([dear, own], 1.0, "Cheapest")
+    nearly_free = replace(own, month_usd=6.0)
+    assert "1 run) own" in from_where([dear, nearly_free], 1.0, "Cheapest")
+
+
 def test_a_reserved_machine_pays_for_its_root_disk_while_it_runs():
     job = job_of(instance=("g5.xlarge",), max_duration="10h")
     taken = plan_of(job, workload(job, {"BTC-USD": 500_000}), offers_of("g5.xlarge")).first

@@ -100,6 +100,7 @@ def test_a_lineage_is_shown_as_far_as_the_card_says_it(training: dict[str, Any] 
     card = CARD if training is None else replace(CARD, training=training)
     known = TRAINING if training is None else card.training
     found = lineage_of(past, model, replace(card, training=known), lock_here=lambda: "1" * 64)
-    text = drawn(lineage_view(found), width=UNLIMITED)
+    text = drawn(lineage_view(found, where=" --rehearse"), width=UNLIMITED)
+    assert "mayfly models reproduce r/m --steps 32 --rehearse" in text
     assert "code/a.whl" in text and "raw/main/a" in text and "that of this checkout" in text
     assert ("AMD EPYC" if training is None else "an earlier version made it") in text

@@ -48,6 +48,13 @@ def test_a_card_has_the_hubs_metadata_and_its_scores() -> None:
     assert "SYNTHETIC bars: it knows nothing" in synthetic
 
 
+def test_a_card_asks_nobody_to_install_a_package_of_our_name() -> None:
+    """The mayfly of PyPI is another project's."""
+    for card in (scored(), scored(target="environment", target_settings={"class": "C"})):
+        _, body = parts_of(markdown_of(card))
+        assert "import trainer" in body and "pip install" not in body and "PyPI's mayfly is another" in body
+
+
 def test_a_card_without_scores_has_none() -> None:
     head, body = parts_of(markdown_of(card_of("tcn", "volatility")))
     assert "model-index" not in head and "## Scores" not in body

@@ -8,7 +8,6 @@ the messages; `launch.plan` and `runs.reconcile` decide. From here `control.driv
 from __future__ import annotations
 
 import argparse
-import shlex
 import traceback
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,7 +24,7 @@ from trainer.base.errors import ConfigError, Stopped, TrainerError, UsageError
 from trainer.base.extras import needs
 from trainer.base.instants import iso, utc_now
 from trainer.cli.asked_job import asked_job
-from trainer.cli.connect import connected
+from trainer.cli.connect import connected, same_place
 from trainer.cli.defaults import notes
 from trainer.cli.output import agrees, mayfly, refuse_unasked, say, say_json
 from trainer.cli.question import question
@@ -76,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt as error:  # before the run is followed, or after: meanwhile none is raised
         if not launched:
             raise
-        do = f"mayfly status {launched[0]}{_where(arguments)} shows it."
+        do = f"mayfly status {launched[0]}{same_place(arguments)} shows it."
         raise Stopped(f"interrupted after {launched[0]} was launched", why="Ctrl-C", do=do) from error
 
 
@@ -322,7 +321,7 @@ def detached(
         say_json(document)
     else:
         say(record.run_id)
-    where, until = _where(arguments), f"{iso(deadline.at)}, set by {CAUSES[deadline.cause]}"
+    where, until = same_place(arguments), f"{iso(deadline.at)}, set by {CAUSES[deadline.cause]}"
     console.line(f"detached: {going_on(record, instances)} by {until}")
     commands = {
         "follow it": f"logs {record.run_id} -f",
@@ -376,7 +375,7 @@ def end_of_run(
     )
     say_json(receipt) if arguments.json else show(view)
     note_shown(account.objects, receipt)
-    where = _where(arguments)
+    where = same_place(arguments)
     _track(desk.job.track, receipt, account, console, where)
     console.line()
     console.line("look at it:")
@@ -399,12 +398,3 @@ def _track(trackers: Iterable[str], receipt: Receipt, account: Account, console:
         except Exception:  # a fault of ours about a copy: the run has its result all the same
             traceback.print_exc()
     console.close()
-
-
-def _where(arguments: argparse.Namespace) -> str:
-    """Return the flags that the next commands need to look at the same AWS and stack, or the same folder."""
-    if (local := getattr(arguments, "local", None)) is not None:
-        return f" --local {shlex.quote(local)}" if local else " --local"
-    return (" --rehearse" if arguments.rehearse else "") + (
-        f" --stack {arguments.stack}" if arguments.stack != "dev" else ""
-    )

@@ -19,7 +19,7 @@ from trainer.base.arguments import check_folder
 from trainer.base.errors import PermissionDenied, TrainingFailed, UsageError
 from trainer.base.instants import iso, utc_now
 from trainer.base.text import some_of
-from trainer.cli.connect import connected
+from trainer.cli.connect import connected, same_place
 from trainer.cli.output import lacks, say, say_json, warn
 from trainer.cli.terminal import show
 from trainer.cli.views.models import (
@@ -333,7 +333,7 @@ def _promote(arguments: argparse.Namespace, objects: Objects) -> int:
     from_run = f"{model.name} of run {model.run_id}"
     say(f"{from_run} is in production" if changed else f"{from_run} was in production already")
     if changed and replaces:
-        warn(f"to take it back: mayfly models rollback {group}/{model.name}")
+        warn(f"to take it back: mayfly models rollback {group}/{model.name}{same_place(arguments)}")
     return 0
 
 

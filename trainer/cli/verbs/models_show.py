@@ -9,7 +9,7 @@ from pathlib import Path
 import trainer
 from trainer.aws.objects import open_objects
 from trainer.aws.stack import read_stack
-from trainer.cli.connect import connected
+from trainer.cli.connect import connected, same_place
 from trainer.cli.output import say_json
 from trainer.cli.terminal import show
 from trainer.cli.views.lineage import lineage_view
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json(lineage)
     else:
-        show(lineage_view(lineage))
+        show(lineage_view(lineage, where=same_place(arguments)))
     return 0
 
 

@@ -19,7 +19,7 @@ from trainer.aws.stack import read_stack
 from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import UsageError, nearest
 from trainer.base.instants import iso, utc_now
-from trainer.cli.connect import connected
+from trainer.cli.connect import connected, same_place
 from trainer.cli.output import money, say, say_json, warn
 from trainer.cli.terminal import show
 from trainer.cli.verbs.publish import PlannedNow, plan_now, publish, swap
@@ -58,9 +58,9 @@ def _schedule(outputs: StackOutputs, name: str, place: Place) -> RetrainSchedule
 
 def _publish(arguments: argparse.Namespace, schedule: RetrainSchedule, account: Account) -> int:
     retrain, ready = publish(arguments, schedule, account)
-    by_hash = f"job {retrain.job_sha256[:12]}, code {retrain.code_sha256[:12]}"
+    where, by_hash = same_place(arguments), f"job {retrain.job_sha256[:12]}, code {retrain.code_sha256[:12]}"
     said = [f"published {retrain.name}: {by_hash}, image {retrain.image_id}"]
-    said += [f"it is paused: mayfly retrains pause {retrain.name} --off"] if retrain.paused else []
+    said += [f"it is paused: mayfly retrains pause {retrain.name} --off{where}"] if retrain.paused else []
     return _planned(arguments, schedule, retrain, ready, said)
 
 
@@ -94,6 +94,7 @@ def _run_now(arguments: argparse.Namespace, schedule: RetrainSchedule, account: 
     from botocore.exceptions import BotoCoreError, ClientError  # late, like boto3 itself
 
     now = utc_now().replace(microsecond=0)
+    history = f"mayfly retrains history {schedule.name}{same_place(arguments)}"
     payload = json.dumps({"retrain": schedule.name, "scheduled_time": iso(now)}).encode()
     try:
         client, control = account.access.client("lambda"), account.outputs.control_arn
@@ -101,7 +102,6 @@ def _run_now(arguments: argparse.Namespace, schedule: RetrainSchedule, account: 
     except (BotoCoreError, ClientError) as error:
         failed = aws_error(error, "cannot call the control function")
         if meaning_of(error).step(exception=True) == "replay":  # only the answer may be lost
-            history = f"mayfly retrains history {schedule.name}"
             failed.do = f"It may have been called: see {history} before you call it again. {failed.do}"
         raise failed from error
     run_id = run_id_of(schedule.name, now)
@@ -109,7 +109,7 @@ def _run_now(arguments: argparse.Namespace, schedule: RetrainSchedule, account: 
         say_json({"run_id": run_id, "scheduled_at": iso(now)})
     else:
         say(run_id)
-        warn(f"control was called; mayfly retrains history {schedule.name} shows the result")
+        warn(f"control was called; {history} shows the result")
     return 0
 
 

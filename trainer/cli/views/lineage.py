@@ -17,12 +17,14 @@ MOST_VALUE = 40  # letters of a setting
 SHORT = 12  # digits of a hash
 
 
-def lineage_view(lineage: Mapping[str, Any]) -> RenderableType:
-    """Return the blocks of a lineage, as `store.lineage.lineage_of` has it."""
-    return Blocks(_blocks(lineage))
+def lineage_view(lineage: Mapping[str, Any], *, where: str = "") -> RenderableType:
+    """Return the blocks of a lineage, as `store.lineage.lineage_of` has it. `where`: flags of the command
+    that makes the model again.
+    """
+    return Blocks(_blocks(lineage, where))
 
 
-def _blocks(lineage: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
+def _blocks(lineage: Mapping[str, Any], where: str) -> Iterator[tuple[str, RenderableType]]:
     model, run, code, lock = (lineage[name] for name in ("model", "run", "code", "lock"))
     yield "model", Inline([model["name"], _short(model["sha256"]), f"made {model['created_at']}"])
     yield "run", Inline([run["run_id"], run["place"], counted(run["attempts"], "attempt")])
@@ -51,7 +53,7 @@ def _blocks(lineage: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
             "machine",
             Inline([*lineage["machines"], "its card does not say more: an earlier version made it"]),
         )
-    yield "again", f"mayfly models reproduce {model['name']} --steps 32"
+    yield "again", f"mayfly models reproduce {model['name']} --steps 32{where}"
 
 
 def _settings(job: Mapping[str, Any]) -> Iterator[str]:

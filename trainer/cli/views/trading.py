@@ -46,7 +46,7 @@ class TradedTable:
             if one is not None and share is not None
         ]
         self._rules = sorted({rule_of(metrics) for _, metrics in named} - {""})
-        self._trials, self._is_estimate = trials or 0.0, trials is not None
+        self._trials = trials
 
     def __bool__(self) -> bool:
         """Return whether anything was traded."""
@@ -64,10 +64,12 @@ class TradedTable:
         rule = "; ".join(self._rules[:1]) or "not told"
         yield f"rule: {rule}; fee {fee}, slippage {slippage}"
         yield "buy and hold: equal money at each bar, same costs; cash makes 0; nothing compounded or taxed"
-        tried = counted(len(self._rows) + self._more, "model")
-        worth = f", worth {self._trials:.3g} independent ones" if self._is_estimate else ""
+        tried = len(self._rows) + self._more
+        models = counted(tried, "model")
+        independent = tried if self._trials is None else self._trials + self._more
+        worth = f", worth {independent:.3g} independent ones" if independent != tried else ""
         sure = sum(share >= SURE for _, one, share in self._rows if one.turnover)
-        yield f"deflated Sharpe: how surely it is skill, with {tried} tried{worth}; {sure} reach {SURE}"
+        yield f"deflated Sharpe: how surely it is skill, with {models} tried{worth}; {sure} reach {SURE}"
 
 
 def _cells(one: Traded, share: float) -> dict[str, Cell]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from trainer.cli.connect import same_place
 from trainer.cli.main import main
 from trainer.cli.verbs.agent import python_of
-from trainer.cli.verbs.launch import _where as next_commands
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="rehearsals and agents need Linux")
 LAUNCH = ("launch", "--rehearse", "--instance", "g6.xlarge")
@@ -80,7 +80,7 @@ def test_a_folder_whose_path_no_record_can_hold_is_refused(verb: Any, desk_home:
     ("folder", "flag"), [("My Drive/x", " --local 'My Drive/x'"), ("x", " --local x"), ("", " --local")]
 )
 def test_the_next_commands_can_be_pasted(folder: str, flag: str) -> None:
-    assert next_commands(Namespace(local=folder, rehearse=False, stack="dev")) == flag
+    assert same_place(Namespace(local=folder, rehearse=False, stack="dev")) == flag
 
 
 def test_another_python_is_found_or_refused_before_a_start(

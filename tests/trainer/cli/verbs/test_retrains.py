@@ -46,8 +46,9 @@ def test_a_call_whose_answer_is_lost_may_have_been_made(raised, called):
     account = SimpleNamespace(access=access, outputs=SimpleNamespace(control_arn="arn"))
     (schedule,) = read_schedules([SUNDAYS])
     with pytest.raises(ConfigError, match="cannot call the control function") as failed:
-        _run_now(SimpleNamespace(json=False), schedule, account)
-    assert ("mayfly retrains history weekly before you call it again" in failed.value.do) == called
+        _run_now(SimpleNamespace(json=False, rehearse=False, stack="prod"), schedule, account)
+    see = "mayfly retrains history weekly --stack prod before you call it again"
+    assert (see in failed.value.do) == called
 
 
 def test_the_history_keeps_run_ids_whole_on_80_columns():

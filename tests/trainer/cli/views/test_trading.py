@@ -64,6 +64,14 @@ def test_trials_that_are_alike_deflate_less():
     models = (metrics(sharpe=0.12), metrics())
     assert "> 0.99" in drawn(table_of(*models, trials=1.0).table(30), width=110)
     assert "worth 1.25 independent ones; 1 reach" in " ".join(table_of(*models, trials=1.25).legend())
+    assert "with 1 model tried; " in " ".join(table_of(models[0], trials=1.0).legend())
+
+
+def test_trials_of_a_search_are_independent_ones():
+    searched = {**metrics(sharpe=0.12), "about": {"tried": 4}}
+    table = table_of(searched, searched, trials=1.25)
+    assert "with 8 models tried, worth 7.25 independent ones; " in " ".join(table.legend())
+    assert "with 8 models tried; " in " ".join(table_of(searched, searched, trials=2.0).legend())
 
 
 def test_the_first_models_are_shown_and_all_are_deflated():
