@@ -40,7 +40,7 @@ class MachineSettings:
     )
     budget: float = setting(0.0, "Dollars the run may cost at most; 0: no budget.", least=0, most=10_000_000)
     max_duration: str = setting(
-        "", "Longest run, such as 90m or 6h; empty: three times the estimate, 30m to 12h."
+        "", "Longest run, such as 90m or 6h; empty: three times the slow estimate, 30m to 12h."
     )
     spot_without_checkpoints: bool = setting(
         False, "Buy spot although the command keeps no checkpoints: it starts over after an interruption."
