@@ -16,9 +16,9 @@ from typing import Any
 from trainer.aws.objects import Objects, Stored, open_objects
 from trainer.aws.stack import read_stack
 from trainer.base.arguments import check_folder
-from trainer.base.errors import PermissionDenied, TrainingFailed, UsageError
+from trainer.base.errors import PermissionDenied, TrainerError, TrainingFailed, UsageError
 from trainer.base.instants import iso, utc_now
-from trainer.base.text import some_of
+from trainer.base.text import counted, some_of
 from trainer.cli.connect import connected
 from trainer.cli.output import say, say_json, warn
 from trainer.cli.terminal import show
@@ -140,6 +140,10 @@ def _prune(arguments: argparse.Namespace, objects: Objects, retrains: Sequence[M
     except PermissionDenied as error:
         do = "It takes the stack's policy prune_policy_arn: ask an administrator (docs/security.md)."
         raise PermissionDenied(error.what, why=error.why, do=do) from error
+    except TrainerError as error:
+        done = f"{len(gone):,} of {counted(len(pruning.chosen), 'model')} {'is' if len(gone) == 1 else 'are'}"
+        error.do = f"{done} deleted; the same command deletes the rest. {error.do}"
+        raise
     if arguments.json:
         unread = {run_id: error.as_dict() for run_id, error in pruning.problems.items()}
         chosen = [asdict(one) | {"modified_at": iso(one.modified_at)} for one in pruning.chosen]
