@@ -9,11 +9,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from tests.iam import assert_allowed_is_needed
 from tests.models import make_model
 from tests.retrains import CONFIG
 from tests.sessions import forget_sessions, sign_in
+from trainer.aws.access import aws_error
 from trainer.aws.objects import Objects, S3Objects
 from trainer.aws.stack import read_stack
 from trainer.base.errors import ConnectionFailed
@@ -148,3 +150,19 @@ def test_a_prune_that_breaks_off_says_how_many_are_deleted(
     err = " ".join(capsys.readouterr().err.split())
     assert "1 of 2 models is deleted; the same command deletes the rest. Check the network." in err
     assert account.head(key=model.key) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "do"), [("ExpiredToken", "Sign in again, or"), ("AccessDenied", "It takes the stack's policy")]
+)
+def test_only_a_missing_right_sends_to_the_administrator(
+    account: Objects, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, code: str, do: str
+) -> None:
+    def refuse(self: S3Objects, *, key: str, version_id: str) -> None:
+        refused = ClientError({"Error": {"Code": code, "Message": "no"}}, "DeleteObject")
+        raise aws_error(refused, f"cannot delete {key}")
+
+    monkeypatch.setattr(S3Objects, "delete", refuse)
+    monkeypatch.setattr(models, "utc_now", lambda: utc_now() + timedelta(days=100))
+    assert main(["models", "prune", "--older-than", "90", "--keep", "0", "--delete"]) == 103
+    assert do in " ".join(capsys.readouterr().err.split())
