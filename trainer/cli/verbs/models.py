@@ -13,12 +13,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from trainer.aws.error_codes import PERMISSION
 from trainer.aws.objects import Objects, Stored, open_objects
 from trainer.aws.stack import read_stack
 from trainer.base.arguments import check_folder
-from trainer.base.errors import PermissionDenied, TrainingFailed, UsageError
+from trainer.base.errors import PermissionDenied, TrainerError, TrainingFailed, UsageError
 from trainer.base.instants import iso, utc_now
-from trainer.base.text import some_of
+from trainer.base.text import counted, some_of
 from trainer.cli.connect import connected, same_place
 from trainer.cli.output import lacks, say, say_json, warn
 from trainer.cli.terminal import show
@@ -76,6 +77,7 @@ NO_RIGHT = (
     "It takes s3:PutObject on models/production/*, which the launcher policy does not give: ask an"
     " administrator of the stack (docs/security.md)."
 )
+NO_PRUNE_RIGHT = "It takes the stack's policy prune_policy_arn: ask an administrator (docs/security.md)."
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -135,9 +137,11 @@ def _prune(arguments: argparse.Namespace, objects: Objects, retrains: Sequence[M
     try:
         if arguments.delete:
             prune(objects, pruning, rule, now, deleted=gone.append)
-    except PermissionDenied as error:
-        do = "It takes the stack's policy prune_policy_arn: ask an administrator (docs/security.md)."
-        raise PermissionDenied(error.what, why=error.why, do=do) from error
+    except TrainerError as error:
+        done = f"{len(gone):,} of {counted(len(pruning.chosen), 'model')} {'is' if len(gone) == 1 else 'are'}"
+        do = NO_PRUNE_RIGHT if error.do == PERMISSION.remedy else error.do
+        error.do = f"{done} deleted; the same command deletes the rest. {do}" if gone else do
+        raise
     if arguments.json:
         unread = {run_id: error.as_dict() for run_id, error in pruning.problems.items()}
         chosen = [asdict(one) | {"modified_at": iso(one.modified_at)} for one in pruning.chosen]
@@ -315,7 +319,9 @@ def _promote(arguments: argparse.Namespace, objects: Objects) -> int:
     try:
         changed = promote(objects, vars(model), group=group)
     except PermissionDenied as error:
-        raise PermissionDenied(error.what, why=error.why, do=NO_RIGHT) from error
+        if error.do == PERMISSION.remedy:  # not of credentials that have expired
+            error.do = NO_RIGHT
+        raise
     if changed or is_unnoted(objects, f"{group}/{model.name}"):
         made: Any = {"sha256": model.sha256, "run_id": model.run_id}
         note_by_hand(objects, f"{group}/{model.name}", "promoted by hand", utc_now(), **made)

@@ -9,13 +9,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from tests.iam import assert_allowed_is_needed
 from tests.models import make_model
 from tests.retrains import CONFIG
 from tests.sessions import forget_sessions, sign_in
-from trainer.aws.objects import Objects
+from trainer.aws.access import aws_error
+from trainer.aws.objects import Objects, S3Objects
 from trainer.aws.stack import read_stack
+from trainer.base.errors import ConnectionFailed
 from trainer.base.instants import utc_now
 from trainer.cli.main import main
 from trainer.cli.verbs import models
@@ -124,3 +127,42 @@ def test_a_model_promoted_meanwhile_is_not_said_to_be_deleted(
     out = capsys.readouterr().out
     assert "deleted: 0 models" in out and "keeps 1 that is needed by now" in out
     assert account.head(key=key) is not None
+
+
+def test_a_prune_that_breaks_off_says_how_many_are_deleted(
+    account: Objects, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, kept = account.head(key=f"{EXPERIMENT}.safetensors"), f"models/retrains/weekly/{RUN}/"
+    assert model is not None
+    account.copy(
+        source=model.key, version_id=model.version_id, key=f"{kept}lstm_BTC-USD_1m.safetensors", create=True
+    )
+    delete = S3Objects.delete
+
+    def break_off(self: S3Objects, *, key: str, version_id: str) -> None:
+        if key.startswith(kept):
+            raise ConnectionFailed(f"cannot delete {key}", do="Check the network.")
+        delete(self, key=key, version_id=version_id)
+
+    monkeypatch.setattr(S3Objects, "delete", break_off)
+    monkeypatch.setattr(models, "utc_now", lambda: utc_now() + timedelta(days=100))
+    assert main(["models", "prune", "--older-than", "90", "--keep", "0", "--delete"]) == 103
+    err = " ".join(capsys.readouterr().err.split())
+    assert "1 of 2 models is deleted; the same command deletes the rest. Check the network." in err
+    assert account.head(key=model.key) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "do"), [("ExpiredToken", "Sign in again, or"), ("AccessDenied", "It takes the stack's policy")]
+)
+def test_only_a_missing_right_sends_to_the_administrator(
+    account: Objects, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, code: str, do: str
+) -> None:
+    def refuse(self: S3Objects, *, key: str, version_id: str) -> None:
+        refused = ClientError({"Error": {"Code": code, "Message": "no"}}, "DeleteObject")
+        raise aws_error(refused, f"cannot delete {key}")
+
+    monkeypatch.setattr(S3Objects, "delete", refuse)
+    monkeypatch.setattr(models, "utc_now", lambda: utc_now() + timedelta(days=100))
+    assert main(["models", "prune", "--older-than", "90", "--keep", "0", "--delete"]) == 103
+    assert do in " ".join(capsys.readouterr().err.split())
