@@ -20,7 +20,7 @@ from trainer.aws.objects import Objects, Stored
 from trainer.base.errors import DataError, nearest
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
 from trainer.base.symbols import MOST_CANDLE_FILES, file_flaw, flaw
-from trainer.base.text import counted
+from trainer.base.text import counted, some_of
 from trainer.data.columns import told_parts
 from trainer.data.side_names import (
     SideColumn,
@@ -37,6 +37,7 @@ RAW, INDEX = "raw/", "raw-index/"
 MOST_INDEX_BYTES = 16 * 1024 * 1024  # a symbol takes 150 bytes
 MOST_SYMBOLS = 20_000  # of a file
 MOST_TOLD = 20  # entries of data.columns
+MOST_NAMED = 12  # symbols, in an error
 PARALLEL = 16
 
 
@@ -150,7 +151,7 @@ def choose(
         if symbol not in spans:
             do = "Leave it out of data.exclude." if excluded else "Choose with --symbols."
             what = f"unknown symbol '{symbol}'{' in data.exclude' if excluded else ''}"
-            why = f"{raw} has {', '.join(spans)} at {timeframe}"
+            why = f"{raw} has {some_of(list(spans), MOST_NAMED)} at {timeframe}"
             raise DataError(what, why=why, do=nearest(symbol, spans) or do)
     there = {symbol: spans[symbol] for symbol in (symbols or sorted(spans)) if symbol not in exclude}
     errors = {

@@ -68,6 +68,15 @@ def test_an_unknown_timeframe_or_symbol_names_what_there_is():
         chosen(ETH, symbols=("ETH-EUR",))
 
 
+def test_of_thousands_of_symbols_an_error_names_some():
+    many = [item(f"f{number}", "1m", (f"S{number:04d}", 900)) for number in range(3_000)]
+    with pytest.raises(
+        DataError, match="raw/main/ has S0000, S0001, .* S0011 and 2,988 more at 1m"
+    ) as raised:
+        chosen(*many, symbols=("ETH-EUR",))
+    assert len(str(raised.value)) < 300
+
+
 def test_fewer_bars_than_one_window_are_refused():
     with pytest.raises(DataError, match=r"ETH-USD has 900 bars \(1000 are needed\)"):
         chosen(ETH, least=1000)
