@@ -233,17 +233,21 @@ def overlapping(candles: ChosenCandles) -> dict[str, tuple[Input, ...]]:
         for entry in item.summary["holds"]:
             if entry["symbol"] in candles.bars:
                 spans.setdefault(entry["symbol"], []).append((entry["first"], entry["last"], item))
-    meeting = {
-        symbol: tuple(
-            item
-            for first, last, item in parts
-            if any(
-                item.sha256 != other.sha256 and first <= end and start <= last for start, end, other in parts
-            )
-        )
-        for symbol, parts in spans.items()
-    }
+    meeting = {symbol: _meeting(parts) for symbol, parts in spans.items()}
     return {symbol: items for symbol, items in meeting.items() if items}
+
+
+def _meeting(parts: Sequence[tuple[str, str, Input]]) -> tuple[Input, ...]:
+    """Return the inputs of a symbol, given with first and last bar, that overlap with one of other bytes."""
+    ordered, found = sorted(parts, key=lambda part: part[0]), set[str]()
+    for number, (_, last, item) in enumerate(ordered):
+        for later in range(number + 1, len(ordered)):
+            first, _, other = ordered[later]
+            if first > last:
+                break
+            if other.sha256 != item.sha256:
+                found |= {item.key, other.key}
+    return tuple(item for _, _, item in parts if item.key in found)
 
 
 def _refuse_missing_column(item: Input, columns: Sequence[str]) -> None:
