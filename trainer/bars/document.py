@@ -20,6 +20,7 @@ from trainer.base.errors import DataError, UsageError
 from trainer.base.own_file import OwnFile
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, Value, read_object
 from trainer.base.symbols import flaw
+from trainer.base.text import some_of
 from trainer.data.columns import told_of
 from trainer.data.splits import Span, Spans
 from trainer.data.table import CALENDARS, EXCHANGES
@@ -226,7 +227,7 @@ class DataPlan:
         if others:
             why = f"it has another {', '.join(others)}"
         elif missing:
-            why = f"it has no {', '.join(missing)}"
+            why = f"it has no {some_of(missing, 6)}"
         elif any(len(entry.folds) != job.data.folds for entry in self.symbols.values()):
             why = "other folds"
         if why:

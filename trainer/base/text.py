@@ -34,7 +34,7 @@ def lines_of(text: str) -> list[str]:
 
 def some_of(names: Sequence[str], most: int) -> str:
     """Return the first names as text, such as `A, B and 3 more`."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 

@@ -20,7 +20,7 @@ from trainer.aws.objects import Objects, Stored
 from trainer.base.errors import DataError, nearest
 from trainer.base.strict_json import MOST_TEXT, Fields, Unsound, read_object
 from trainer.base.symbols import MOST_CANDLE_FILES, file_flaw, flaw
-from trainer.base.text import counted
+from trainer.base.text import counted, some_of
 from trainer.data.columns import told_parts
 from trainer.data.side_names import (
     SideColumn,
@@ -37,6 +37,7 @@ RAW, INDEX = "raw/", "raw-index/"
 MOST_INDEX_BYTES = 16 * 1024 * 1024  # a symbol takes 150 bytes
 MOST_SYMBOLS = 20_000  # of a file
 MOST_TOLD = 20  # entries of data.columns
+MOST_NAMED = 12  # symbols, in an error
 PARALLEL = 16
 
 
@@ -150,7 +151,7 @@ def choose(
         if symbol not in spans:
             do = "Leave it out of data.exclude." if excluded else "Choose with --symbols."
             what = f"unknown symbol '{symbol}'{' in data.exclude' if excluded else ''}"
-            why = f"{raw} has {', '.join(spans)} at {timeframe}"
+            why = f"{raw} has {some_of(list(spans), MOST_NAMED)} at {timeframe}"
             raise DataError(what, why=why, do=nearest(symbol, spans) or do)
     there = {symbol: spans[symbol] for symbol in (symbols or sorted(spans)) if symbol not in exclude}
     errors = {
@@ -232,17 +233,21 @@ def overlapping(candles: ChosenCandles) -> dict[str, tuple[Input, ...]]:
         for entry in item.summary["holds"]:
             if entry["symbol"] in candles.bars:
                 spans.setdefault(entry["symbol"], []).append((entry["first"], entry["last"], item))
-    meeting = {
-        symbol: tuple(
-            item
-            for first, last, item in parts
-            if any(
-                item.sha256 != other.sha256 and first <= end and start <= last for start, end, other in parts
-            )
-        )
-        for symbol, parts in spans.items()
-    }
+    meeting = {symbol: _meeting(parts) for symbol, parts in spans.items()}
     return {symbol: items for symbol, items in meeting.items() if items}
+
+
+def _meeting(parts: Sequence[tuple[str, str, Input]]) -> tuple[Input, ...]:
+    """Return the inputs of a symbol, given with first and last bar, that overlap with one of other bytes."""
+    ordered, found = sorted(parts, key=lambda part: part[0]), set[str]()
+    for number, (_, last, item) in enumerate(ordered):
+        for later in range(number + 1, len(ordered)):
+            first, _, other = ordered[later]
+            if first > last:
+                break
+            if other.sha256 != item.sha256:
+                found |= {item.key, other.key}
+    return tuple(item for _, _, item in parts if item.key in found)
 
 
 def _refuse_missing_column(item: Input, columns: Sequence[str]) -> None:

@@ -34,6 +34,9 @@ log = logging.getLogger("trainer.node")
 UNCHANGED_SECONDS = 30.0
 SCAN_SECONDS = 5.0
 POLL_SECONDS = 0.5
+# Of outputs.json, which grows with each piece that ends and each file: every state of it stays in the bucket
+# for months, as a version. A machine that is lost takes the ends that are not listed yet with it.
+LIST_BYTES_PER_SECOND = 64 * 1024
 MOST_BESIDE = 1_000  # files beside the result
 MOST_LOOKED_AT = 100_000  # files and folders, kept or not
 
@@ -75,6 +78,7 @@ class Outputs:
     )  # prefix -> a done piece's end
     _ends: dict[str, dict[str, Any]] = field(default_factory=dict)  # of those whose files are all sent
     _listed_at: float = float("-inf")
+    _listed_bytes: int = 0
     _ended: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
@@ -120,7 +124,7 @@ class Outputs:
         scanned_at = self.clock()
         while not self._ended.wait(POLL_SECONDS):
             self.announced.send()
-            if not self.command.out_bytes and self.clock() - self._listed_at >= SCAN_SECONDS:
+            if not self.command.out_bytes and self._is_due(SCAN_SECONDS):
                 self._send_index()
             if self.command.out_bytes and self.clock() - scanned_at >= SCAN_SECONDS:
                 self._scanned(final=False)
@@ -167,7 +171,7 @@ class Outputs:
         for prefix in over.keys() - self._ends.keys():
             if prefix in self._over and not any(path.startswith(prefix) for path in left):
                 self._ends[prefix] = over[prefix]()
-        return self._send_index() and complete
+        return (final or self._is_due()) and self._send_index() and complete
 
     def finish(self) -> None:
         """Send the last state of every file, and record those that S3 did not accept in time."""
@@ -233,7 +237,7 @@ class Outputs:
             return False
         seen.sent, self.sent[path] = state, entry
         log.info("%s is in S3, sha256 %s", path, entry["sha256"][:12])
-        if now - self._listed_at >= SCAN_SECONDS:  # else once for all of a scan: the list may have megabytes
+        if self._is_due(SCAN_SECONDS):  # else once for all of a scan: the list may have megabytes
             self._send_index()
         return True
 
@@ -248,6 +252,11 @@ class Outputs:
                 self._bytes += size
         version = self._uploaded[sha256]
         return {"file": path, "key": key, "version_id": version, "sha256": sha256, "bytes": size}
+
+    def _is_due(self, seconds: float = 0.0) -> bool:
+        """Return whether the last list was sent so many seconds ago, or longer if it was a large one."""
+        pause = self._listed_bytes / LIST_BYTES_PER_SECOND
+        return self.clock() - self._listed_at >= (pause if pause > SCAN_SECONDS else seconds)
 
     def _send_index(self) -> bool:
         """List the files that were sent and the pieces that are over, unless S3 has this list; return whether
@@ -265,7 +274,7 @@ class Outputs:
             body = json.dumps({"files": files, "scripts": ends}).encode()
         if not self.node.uplink.try_send(self.node.status.identity.keys.output_index, body):
             return False
-        self._listed = (dict(self.sent), dict(self._ends))
+        self._listed, self._listed_bytes = (dict(self.sent), dict(self._ends)), len(body)
         return True
 
 

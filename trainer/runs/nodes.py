@@ -12,13 +12,21 @@ from datetime import datetime, timezone
 from typing import Any
 
 from trainer.base.errors import TrainingFailed
+from trainer.base.text import some_of
 from trainer.job.model_names import MODEL_SUFFIX
 from trainer.runs.actions import DeleteTokens
 from trainer.runs.attempts import Launch
 from trainer.runs.keys import NodeKeys
 from trainer.runs.observation import NodeSeen, Observation
 from trainer.runs.record import RunRecord
-from trainer.runs.reports import CHECKPOINT_COUNTS, INPUT_COUNTS, UNFINISHED, Heartbeat, NodeResult
+from trainer.runs.reports import (
+    CHECKPOINT_COUNTS,
+    INPUT_COUNTS,
+    MOST_NAMED,
+    UNFINISHED,
+    Heartbeat,
+    NodeResult,
+)
 
 PROGRESS = ("waiting", "training", "scoring", "failed", "done")  # states of a piece, the furthest last
 LONG_AGO = datetime.fromtimestamp(0, timezone.utc)
@@ -115,7 +123,7 @@ def joined_result(
     if head.state != "done" or not failed:
         return joined
     errors = (result.error for result in results if result.state == "failed" and result.error)
-    names = ", ".join(sorted(map(_piece_of, failed)))
+    names = some_of(sorted(map(_piece_of, failed)), MOST_NAMED)
     own = TrainingFailed(f"training failed for {names}", do=f"mayfly logs {record.run_id} shows why.")
     error = next(errors, own.as_dict())
     return replace(joined, state="failed", error=error)

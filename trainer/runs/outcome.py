@@ -30,7 +30,7 @@ from trainer.runs.deadline import CAUSES, REMEDIES
 from trainer.runs.lease import silent
 from trainer.runs.observation import ENDED, UNANSWERED, Observation
 from trainer.runs.record import InstanceSeen, Outcome, RunRecord
-from trainer.runs.reports import NodeResult
+from trainer.runs.reports import MOST_NAMED, NodeResult
 
 STOP_GRACE = timedelta(seconds=120)  # for a node to end its workers and upload finished models
 # an instance that the deadline ends may be seen to end a little before it
@@ -152,7 +152,7 @@ def ending_by_result(record: RunRecord, result: NodeResult) -> Ending:
         error = dict(result.error or {})
         code = next((code for code in (error.get("code"), result.exit_code) if code in FAILED_CODES), 100)
         if not error.get("what"):
-            names = ", ".join(sorted({str(item["piece"]) for item in result.failed}))
+            names = some_of(sorted({str(item["piece"]) for item in result.failed}), MOST_NAMED)
             error = TrainingFailed(
                 f"training failed for {names}" if names else "training failed",
                 do=f"mayfly logs {record.run_id} shows why.",

@@ -26,6 +26,7 @@ MOST_MODELS = 20_000  # of one run
 MOST_LISTED = 2 * MOST_MODELS  # keys of them: each has its card beside it
 MOST_TITLE = MOST_NAME + 40  # of a piece: a symbol with fold and seed
 MOST_PHASES = 8
+MOST_NAMED = 6  # failed pieces, in a message
 MOST_FILES = 20_000
 MOST_ADDED_FILES, MOST_ADDED_BYTES = 1_000, 2 * 2**30  # that a prepare run adds to a set
 MOST_FILE_SIZE = 5 * 2**30  # of one PutObject, and one CopyObject

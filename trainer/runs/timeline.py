@@ -12,13 +12,13 @@ from datetime import datetime
 from typing import Any
 
 from trainer.base.instants import iso
-from trainer.base.text import counted
+from trainer.base.text import counted, some_of
 from trainer.runs.attempts import Attempt, Launch
 from trainer.runs.launching import pool_name
 from trainer.runs.node_ends import node_ends
 from trainer.runs.observation import Observation
 from trainer.runs.record import InstanceSeen, RunRecord
-from trainer.runs.reports import Heartbeat, NodeResult
+from trainer.runs.reports import MOST_NAMED, Heartbeat, NodeResult
 
 NODE, AWS = "node", "aws"
 DRIVER = "driver"  # in place of its name: it may have changed
@@ -181,7 +181,7 @@ def _of_node(attempt: int, by: str, beat: Heartbeat | None, result: NodeResult |
         yield RunEvent(at=beat.at, attempt=attempt, by=by, what="last heartbeat", why=beat.message)
     if result is not None:
         ended_at = max(phases.values(), default=beat.at if beat else None)
-        failed = ", ".join(str(item["piece"]) for item in result.failed)
+        failed = some_of([str(item["piece"]) for item in result.failed], MOST_NAMED)
         why = _reason(result.error) or (f"failed: {failed}" if failed else "")
         if ended_at is not None:
             yield RunEvent(at=ended_at, attempt=attempt, by=by, what=f"reported {result.state}", why=why)

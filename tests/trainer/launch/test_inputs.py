@@ -8,7 +8,7 @@ from tests.candles import fewest
 from tests.jobs import job_of, with_settings
 from trainer.base.errors import DataError
 from trainer.launch import inputs as inputs_module
-from trainer.launch.inputs import Input, choose
+from trainer.launch.inputs import Input, choose, overlapping
 from trainer.launch.planning import choose_from_set, with_candles
 
 
@@ -66,6 +66,40 @@ def test_an_unknown_timeframe_or_symbol_names_what_there_is():
         DataError, match=r"unknown symbol 'ETH-EUR' \(raw/main/ has ETH-USD at 1m\). Did you mean ETH-USD"
     ):
         chosen(ETH, symbols=("ETH-EUR",))
+
+
+def test_of_thousands_of_symbols_an_error_names_some():
+    many = [item(f"f{number}", "1m", (f"S{number:04d}", 900)) for number in range(3_000)]
+    with pytest.raises(
+        DataError, match="raw/main/ has S0000, S0001, .* S0011 and 2,988 more at 1m"
+    ) as raised:
+        chosen(*many, symbols=("ETH-EUR",))
+    assert len(str(raised.value)) < 300
+
+
+def test_files_day_by_day_are_compared_with_their_neighbours(monkeypatch):
+    """50,000 files of twenty symbols would be a hundred million comparisons."""
+    days, compared = [], []
+
+    class Day(str):
+        def __le__(self, other):
+            compared.append(self)
+            return str.__le__(self, other)
+
+        def __gt__(self, other):
+            compared.append(self)
+            return str.__gt__(self, other)
+
+    for number in range(500):
+        held = {"symbol": "A", "bars": 900, "first": Day(f"{number:03d}a"), "last": Day(f"{number:03d}b")}
+        days.append(replace(item(f"f{number:03d}", "1m"), summary=item("", "1m").summary | {"holds": [held]}))
+    again = replace(days[7], key="raw/again")  # the same bytes
+    held = days[300].summary["holds"][0] | {"first": Day("299b")}
+    other = replace(days[300], key="raw/other", sha256="x", summary=days[300].summary | {"holds": [held]})
+    candles = chosen(*days, again, other)
+    compared.clear()
+    assert [one.key for one in overlapping(candles)["A"]] == ["raw/f299", "raw/f300", "raw/other"]
+    assert len(compared) < 3_000
 
 
 def test_fewer_bars_than_one_window_are_refused():

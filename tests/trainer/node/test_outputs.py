@@ -16,7 +16,7 @@ from tests.nodes import bundle, listed, node, reported, start, stop_when
 from trainer.base.errors import TrainingFailed
 from trainer.base.strict_json import read_object
 from trainer.job.script_values import MOST_COMBINATIONS
-from trainer.node.outputs import UNCHANGED_SECONDS, Outputs
+from trainer.node.outputs import LIST_BYTES_PER_SECOND, SCAN_SECONDS, UNCHANGED_SECONDS, Outputs
 from trainer.node.shared import Node
 from trainer.runs.reports import (
     LAST_LINES,
@@ -61,6 +61,26 @@ def test_a_file_goes_up_once_it_is_unchanged_for_30_seconds(node, outputs):
     (outputs.folder / "same").unlink()
     outputs.finish()
     assert listed(node) == {"a/m.pt": "second"}
+
+
+def test_a_long_list_is_sent_less_often_and_whole_at_the_end(node, outputs, monkeypatch):
+    """Each state of it stays in the bucket: 20,000 trials would be 80 GB of them."""
+    sent, send = list[bytes](), node.uplink.try_send
+
+    def noted(key: str, body: bytes) -> bool:
+        sent.append(body)
+        return send(key, body)
+
+    monkeypatch.setattr(node.uplink, "try_send", noted)
+    for number in range(1, 401):
+        outputs.trial_done({"piece": f"A t{number}", "notes": ["x" * 4_000]})
+        outputs.pass_time(SCAN_SECONDS)
+        outputs.scan()
+    assert [len(json.loads(body)["scripts"]) for body in sent[:3]] == [1, 2, 3]
+    seconds, last = 400 * SCAN_SECONDS, len(sent[-1])
+    assert sum(map(len, sent)) < LIST_BYTES_PER_SECOND * seconds + last
+    outputs.finish()
+    assert len(json.loads(sent[-1])["scripts"]) == 400
 
 
 def test_unfit_names_links_and_large_files_are_refused(node, outputs, tmp_path):

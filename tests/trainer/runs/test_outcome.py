@@ -9,12 +9,15 @@ from datetime import timedelta
 
 import pytest
 
-from tests.records import NOON, at, created, launched, seen
+from tests.pieces import named
+from tests.records import NOON, at, created, launched, piece, seen
 from trainer.runs.lease import LEASE
-from trainer.runs.observation import Observation
-from trainer.runs.outcome import ending_of, last_complaint
+from trainer.runs.nodes import joined_result
+from trainer.runs.observation import NodeSeen, Observation
+from trainer.runs.outcome import ending_by_result, ending_of, last_complaint
 from trainer.runs.record import RunRecord
-from trainer.runs.reports import Heartbeat
+from trainer.runs.reports import Heartbeat, NodeResult
+from trainer.runs.timeline import timeline
 
 
 @pytest.fixture
@@ -145,3 +148,16 @@ def test_a_run_without_an_instance_is_not_continued(make_record):
     assert ending_of(record, Observation(), at(2)).error["do"] == "Launch again to start over."
     continuing = replace(record, parent="RUN-before")
     assert f"--resume {record.run_id}" in ending_of(continuing, Observation(), at(2)).error["do"]
+
+
+def test_of_thousands_of_failed_models_an_error_names_some(make_record):
+    failed = tuple({**named(f"S{number:04d}"), "reason": "it diverged"} for number in range(5_000))
+    pieces = tuple(piece(one["piece"]) for one in failed)
+    record = make_record(pieces=pieces, attempts=launched(), state="running")
+    result = NodeResult(state="failed", failed=failed)
+    what = "training failed for S0000, S0001, S0002, S0003, S0004, S0005 and 4,994 more"
+    assert ending_by_result(record, result).error["what"] == what
+    told = timeline(record, {1: Observation(result=replace(result, phases={"end": at(60)}))})
+    assert max(len(event.why) for event in told) < 100
+    head = NodeSeen(instance_id="i-1", result=replace(result, state="done"))
+    assert joined_result(record, [head, head]).error["what"] == what

@@ -250,6 +250,8 @@ def in_time_order(parts: Sequence[Series]) -> tuple[np.ndarray, np.ndarray, np.n
     timestamp = np.concatenate([part.timestamp for part in parts])
     values = np.concatenate([part.values for part in parts], axis=1)
     owner = np.repeat(np.arange(len(parts)), [len(part.timestamp) for part in parts])
+    if (timestamp[1:] >= timestamp[:-1]).all():  # as of most: to reorder 20 million bars takes half a minute
+        return timestamp, values, owner
     order = np.argsort(timestamp, kind="stable")
     return timestamp[order], values[:, order], owner[order]
 

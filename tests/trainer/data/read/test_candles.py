@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -8,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from trainer.base.errors import DataError
-from trainer.data.read.candles import Candles
+from trainer.data.read.candles import Candles, in_time_order
 from trainer.data.read.reading import CandleFolder, read_candles, read_parts
+from trainer.data.read.sources import Series
 from trainer.data.read.writing import write_candles
 
 HEADER = "time,open,high,low,close,volume"
@@ -42,6 +44,27 @@ def test_files_that_do_not_overlap_are_joined_in_time_order(write_csv, tmp_path:
     folder = CandleFolder(tmp_path, tmp_path)
     assert np.diff(folder.read("AAA").timestamp).tolist() == [60_000_000_000] * 14
     assert [(file.file, file.bars) for file in folder.files()] == [("AAA_1m_b.csv", 5), ("AAA_1m_c.csv", 10)]
+
+
+def test_bars_that_come_in_order_are_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check sorts twice: of 20 million bars that was half of its time."""
+    first, last = (
+        Series(file=file, symbol="A", timestamp=np.array(times), values=np.full((5, 3), value))
+        for file, times, value in (("a", [1, 2, 3], 1.0), ("b", [3, 4, 5], 2.0))
+    )
+    sort, sorts = np.argsort, list[int]()
+
+    def noted(times: np.ndarray, **how: Any) -> np.ndarray:
+        sorts.append(len(times))
+        return sort(times, **how)
+
+    monkeypatch.setattr(np, "argsort", noted)
+    timestamp, values, owner = in_time_order([first, last])
+    assert (timestamp.tolist(), sorts) == ([1, 2, 3, 3, 4, 5], [])
+    assert (values[0].tolist(), owner.tolist()) == ([1, 1, 1, 2, 2, 2], [0, 0, 0, 1, 1, 1])
+    timestamp, values, owner = in_time_order([last, first])
+    assert (timestamp.tolist(), sorts) == ([1, 2, 3, 3, 4, 5], [6])
+    assert (values[0].tolist(), owner.tolist()) == ([1, 1, 2, 1, 2, 2], [1, 1, 0, 1, 0, 0])
 
 
 def test_the_same_bars_twice_count_once(write_csv, tmp_path: Path) -> None:
