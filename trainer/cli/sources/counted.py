@@ -31,11 +31,16 @@ def count_bars(path: str, *, timeframe: str = "") -> CountedBars:
     several timeframes of which none is named.
     """
     needs("pyarrow")
+    from trainer.data.read.candles import commonest_step
     from trainer.data.read.folders import candle_files
     from trainer.data.read.headers import open_header
+    from trainer.data.read.sources import first_times
 
     headers = [open_header(one.path, one.file) for one in candle_files(Path(path)).files]
     frames = sorted({header.name_timeframe for header in headers if header.name_timeframe})
+    unnamed = next((header for header in headers if not header.name_timeframe), None)
+    if unnamed is not None and not frames:
+        frames = [commonest_step(first_times(unnamed))]
     if not timeframe and len(frames) > 1:
         why, do = f"they are {', '.join(frames)}", "Choose one with --timeframe."
         raise DataError(f"{path} holds several timeframes", why=why, do=do)

@@ -113,6 +113,15 @@ def read_table(header: CandleHeader) -> pa.Table:
         raise _unreadable(header, error) from error
 
 
+def first_times(header: CandleHeader) -> np.ndarray:
+    """Return the times (N,) int64 of a file's first part in nanoseconds UTC, ascending, each once. Raises
+    DataError.
+    """
+    for table in _tables(header, header.times):
+        return np.unique(nanoseconds(header, [table.column(name) for name in header.times])[0])
+    raise _empty(header)
+
+
 def stream_series(
     header: CandleHeader, symbols: set[str] | None
 ) -> Iterator[tuple[list[Series], list[Held]]]:
