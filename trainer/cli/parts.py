@@ -32,6 +32,7 @@ class PartReader:
         self._objects = objects
         self._last: dict[str, str] = {}  # prefix -> its last part that was read
         self._bytes = 0
+        self.left_out = ""  # the first part that the limit left out
 
     def has_read(self, prefix: str) -> bool:
         """Return whether any part of a prefix was read."""
@@ -43,6 +44,7 @@ class PartReader:
         listed = self._objects.list(prefix=prefix, most=MOST_PARTS, after=last)
         for begin in range(0, len(listed), READ_TOGETHER):
             if size >= MOST_BYTES:
+                self.left_out = self.left_out or listed[begin].key
                 break
             some = listed[begin : begin + READ_TOGETHER]
             parts += at_once(some, partial(part_of, self._objects), "parts")
@@ -81,6 +83,7 @@ class LogReader:
         # bootstrap.log's key, or the console's instance -> the text that was read
         self._booted: dict[str, str] = {}
         self._text = ""  # that was read and not returned
+        self._is_cut = False  # and the text says so
 
     def read_new(self) -> str:
         """Return the text of the parts that came since the last call. Raises UsageError if there is no such
@@ -89,6 +92,10 @@ class LogReader:
         for label, keys in self._nodes():
             new = self._parts.read_new(keys.log).decode(errors="replace")
             self._text += _labelled(new or self._read_boot(keys), label)
+        if self._parts.left_out and not self._is_cut:
+            self._is_cut = True
+            size, rest = f"{MOST_BYTES >> 20} MiB of it are read", self._parts.left_out
+            self._text += f"the log is longer: {size}, the rest is in the bucket from {rest} on\n"
         text, self._text = self._text, ""
         return text
 

@@ -15,6 +15,7 @@ from tests.records import RUN, created, launched, piece
 from tests.trainer.control.conftest import SHA256
 from trainer.aws.objects import SpoiledObject
 from trainer.base.errors import ConfigError, ConnectionFailed, PermissionDenied
+from trainer.cli import parts as parts_module
 from trainer.cli.parts import EventsReader, LogReader
 from trainer.control import observe as observe_module
 from trainer.control import reported as reported_module
@@ -370,6 +371,17 @@ def test_a_log_after_the_console_is_shown_from_its_beginning(booting):
     assert reader.read_new() == "Linux version 7\n"
     cloud.objects.write(record.nodes[0].bootstrap_log, b"fetch\n")
     assert (reader.read_new(), reader.read_new()) == ("fetch\n", "")
+
+
+def test_a_log_beyond_the_limit_says_where_its_rest_is(booting, monkeypatch):
+    cloud, record = booting
+    (keys,), reader = record.nodes, LogReader(cloud, record.run_id)
+    monkeypatch.setattr(parts_module, "MOST_BYTES", 5)
+    cloud.objects.write(f"{keys.log}000001.log", b"first\n")
+    assert reader.read_new() == "first\n"
+    cloud.objects.write(f"{keys.log}000002.log", b"second\n")
+    assert reader.read_new().endswith(f"the rest is in the bucket from {keys.log}000002.log on\n")
+    assert reader.read_new() == ""
 
 
 def test_the_end_of_a_long_log_is_read_without_its_beginning(booting, monkeypatch):
