@@ -237,7 +237,10 @@ def refuse_disagreement(
     """Raise DataError if an added file disagrees with the set's files about a bar of a symbol, or a value of
     a side series.
     """
-    errors = _check(out, data, "--joined", secrets, columns).get("errors", {})
+    report = _check(out, data, "--joined", secrets, columns)
+    if error := report.get("error"):  # the set can't be read as a whole
+        log.warning("new files were not compared with the set's: %s", error["what"])
+    errors = report.get("errors", {})
     for entry in entries:
         of = [entry["file"], *(held["symbol"] for held in entry["holds"])]
         for error in (errors[name] for name in of if name in errors):
