@@ -203,7 +203,7 @@ def describe(
     names: list[str],
     added: list[str],
     secrets: list[str],
-    columns: Sequence[str] = (),
+    columns: Sequence[str],
 ) -> dict[str, dict[str, Any]]:
     """Return the index entries of these files, by name; `columns` are those of the job. Raises DataError for
     an added one that is no candle file.
@@ -232,7 +232,7 @@ def refuse_disagreement(
     data: Path,
     entries: list[dict[str, Any]],
     secrets: list[str],
-    columns: Sequence[str] = (),
+    columns: Sequence[str],
 ) -> None:
     """Raise DataError if an added file disagrees with the set's files about a bar of a symbol, or a value of
     a side series.
@@ -250,7 +250,7 @@ def refuse_disagreement(
 
 
 def _check(
-    out: Path, folder: Path, question: str, secrets: list[str], columns: Sequence[str] = ()
+    out: Path, folder: Path, question: str, secrets: list[str], columns: Sequence[str]
 ) -> dict[str, Any]:
     """Run the data check on a folder in a process of its own, since its files are untrusted; it gets no
     secret.

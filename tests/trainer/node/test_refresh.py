@@ -296,7 +296,7 @@ def test_the_check_is_a_process_without_the_jobs_secrets(run: Refreshed) -> None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(refresh.subprocess, "run", seen)
         with pytest.raises(DataError, match=r"the candles can't be checked \(MemoryError\)"):
-            refresh._check(run.folder / "out", run.data, "--describe", ["API_KEY"])
+            refresh._check(run.folder / "out", run.data, "--describe", ["API_KEY"], [])
 
 
 def refreshed(
