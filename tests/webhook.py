@@ -13,13 +13,15 @@ from typing import Any
 @contextmanager
 def webhook(answer: Callable[[str], tuple[int, str]], posted: list[Any]) -> Iterator[str]:
     """Yield its address. `answer` gives status and Location for a path; documents that got a 200 are added to
-    `posted`.
+    `posted`. What is not sent as JSON gets a 415.
     """
 
     class Webhook(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             status, location = answer(self.path)
+            if self.headers["Content-Type"] != "application/json":  # as Slack: a form has no such document
+                status = 415
             if status == 200:
                 posted.append(document)
             self.send_response(status)

@@ -19,7 +19,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from trainer.data.read.candles import time_text
 from trainer.data.read.folders import candle_files
 from trainer.data.read.opened import FileRead, side_read
 from trainer.data.read.reading import CandleFolder
+from trainer.data.read.refusals import SeveralTimeframes
 from trainer.data.read.side import open_side, side_errors, side_files
 from trainer.job.job import Job
 from trainer.job.reading import MOST_JOB_BYTES, job_from_json
@@ -103,13 +104,22 @@ def join(path: Path, *, columns: Sequence[str] = (), scratch: Path | None = None
     """
     errors = {name: error.as_dict() for name, error in side_errors(path).items()}
     with HeldFolder("candles", within=scratch) as copies:
-        folder = CandleFolder(path, Path(copies), columns=told_parts(columns))
-        for symbol in folder.symbols:
-            try:
-                folder.read(symbol)
-            except TrainerError as error:
-                errors[symbol] = error.as_dict()
+        for folder in _by_timeframe(path, Path(copies), told_parts(columns)):
+            for symbol in folder.symbols:
+                try:
+                    folder.read(symbol)
+                except TrainerError as error:
+                    errors[symbol] = error.as_dict()
     return {"errors": errors}
+
+
+def _by_timeframe(path: Path, copies: Path, columns: Sequence[str]) -> Iterator[CandleFolder]:
+    """Yield a folder's candles; of several timeframes, those of each."""
+    try:
+        yield CandleFolder(path, copies, columns=columns)
+    except SeveralTimeframes as several:
+        for timeframe in several.timeframes:
+            yield CandleFolder(path, copies, columns=columns, timeframe=timeframe)
 
 
 def _file(read: FileRead, planned: PlannedFile, told: Sequence[str]) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def _other_trials(before: Manifest, now: Manifest) -> Iterator[str]:
     """Yield what makes trials of a script's search others than those of the same number in another run; more
     trials may follow.
     """
-    old, new = (one.job.get("search") or {} for one in (before, now))
+    old, new = (one.job.get("search") for one in (before, now))
     if not (old and new):
         return
     # values that TPE proposes follow from those that were tried

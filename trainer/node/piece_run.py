@@ -110,7 +110,7 @@ class PieceRun:
         assert self._process is not None
         command, stopping = self._work.command, self._work.node.is_stopping()
         if (code := self._process.poll()) is None:
-            self._late = self._late or 0 < command.seconds < self.seconds_at_work
+            self._late = 0 < command.seconds < self.seconds_at_work
             self.asked_to_end = self.asked_to_end or stopping
             self._pruned = self._is_behind
             if self._late or self.asked_to_end or self._pruned:

@@ -203,7 +203,7 @@ def describe(
     names: list[str],
     added: list[str],
     secrets: list[str],
-    columns: Sequence[str] = (),
+    columns: Sequence[str],
 ) -> dict[str, dict[str, Any]]:
     """Return the index entries of these files, by name; `columns` are those of the job. Raises DataError for
     an added one that is no candle file.
@@ -237,7 +237,10 @@ def refuse_disagreement(
     """Raise DataError if an added file disagrees with the set's files about a bar of a symbol, or a value of
     a side series.
     """
-    errors = _check(out, data, "--joined", secrets, columns).get("errors", {})
+    report = _check(out, data, "--joined", secrets, columns)
+    if error := report.get("error"):  # the set can't be read as a whole
+        log.warning("new files were not compared with the set's: %s", error["what"])
+    errors = report.get("errors", {})
     for entry in entries:
         of = [entry["file"], *(held["symbol"] for held in entry["holds"])]
         for error in (errors[name] for name in of if name in errors):
@@ -247,7 +250,7 @@ def refuse_disagreement(
 
 
 def _check(
-    out: Path, folder: Path, question: str, secrets: list[str], columns: Sequence[str] = ()
+    out: Path, folder: Path, question: str, secrets: list[str], columns: Sequence[str]
 ) -> dict[str, Any]:
     """Run the data check on a folder in a process of its own, since its files are untrusted; it gets no
     secret.

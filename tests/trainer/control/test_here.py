@@ -11,7 +11,7 @@ import pytest
 
 from tests.records import NOON
 from tests.trainer.control.conftest import MemoryCloud
-from trainer.base.errors import ConnectionFailed, PermissionDenied
+from trainer.base.errors import ConfigError, ConnectionFailed, PermissionDenied
 from trainer.base.instants import iso
 from trainer.control.drive import drive
 from trainer.control.settle import close_last, settle_all
@@ -80,6 +80,17 @@ def test_it_is_followed_to_its_receipt_and_leaves_the_index(run):
     receipt = follow(cloud, record, Agent(cloud, record.run_id, looks=3))
     assert (receipt["state"], receipt["host"], receipt["instances"]) == ("done", "desk", [])
     assert read_index(cloud.objects).ended == (record.run_id,) and not read_index(cloud.objects).open
+
+
+def test_nothing_of_aws_can_be_left_of_it(run, monkeypatch):
+    """Nobody is asked: with --local there is no EventBridge."""
+    cloud, record = run
+
+    def refused(*, name):
+        raise ConfigError("with --local there is no scheduler to ask")
+
+    monkeypatch.setattr(cloud, "scheduled", refused)
+    assert follow(cloud, record, Agent(cloud, record.run_id, looks=3))["left"] == []
 
 
 def test_a_receipt_that_s3_does_not_return_yet_is_waited_for(run, monkeypatch):

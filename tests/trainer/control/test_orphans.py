@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from botocore.exceptions import ClientError
 
+from tests.trainer.launch.test_start import OUTPUTS
 from trainer.aws.access import Access
 from trainer.aws.objects import open_objects
 from trainer.aws.stack_outputs import StackOutputs
@@ -17,7 +19,7 @@ from trainer.base.errors import Stopped
 from trainer.base.instants import utc_now
 from trainer.cli.main import main
 from trainer.cli.verbs import doctor
-from trainer.control.orphans import KINDS, orphans, orphans_note
+from trainer.control.orphans import KINDS, Orphan, delete, orphans, orphans_note
 from trainer.runs.actions import kill_schedule, sweep_schedule
 from trainer.runs.index import begin_run
 from trainer.runs.record import RunRecord
@@ -137,3 +139,23 @@ def test_doctor_names_them_and_deletes_them_when_it_may(
     }
     assert {sweep_schedule(OPEN), sweep_schedule(ENDED), "mayfly-by-hand", "standing-sweep"} <= names
     assert kill_schedule(ENDED, 1) not in names
+
+
+class Refusing:
+    """An account whose deletions fail by this code."""
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+
+    def client(self, service: str) -> Refusing:
+        return self
+
+    def delete_volume(self, **_: str) -> None:
+        raise ClientError({"Error": {"Code": self.code, "Message": ""}}, "DeleteVolume")
+
+
+def test_a_deletion_that_aws_refuses_is_no_deletion() -> None:
+    volume = Orphan(kind="volume", id="vol-1", run_id="r")
+    delete(cast(Access, Refusing("InvalidVolume.NotFound")), OUTPUTS, volume)
+    with pytest.raises(ClientError, match="UnauthorizedOperation"):
+        delete(cast(Access, Refusing("UnauthorizedOperation")), OUTPUTS, volume)

@@ -14,7 +14,7 @@ from tests.jobs import job_of
 from tests.manifests import command, manifest
 from tests.records import at, seen
 from tests.trainer.control.conftest import MemoryObjects, write_snapshot
-from tests.trainer.control.test_carry import OLD, attempt, digest, start_of, write_model
+from tests.trainer.control.test_carry import NEW, OLD, attempt, digest, start_of, write_model
 from trainer.aws.objects import Stored
 from trainer.base.errors import UsageError
 from trainer.control.carry import carry
@@ -261,6 +261,16 @@ def test_a_run_that_left_nothing_is_refused(ended):
     write_snapshot(cloud.objects, keys, 2, {"a.pt": OLD})
     del cloud.objects.stored[keys.snapshot_data(20)]  # its seven days are over
     with pytest.raises(UsageError, match="finished nothing that counts, and S3 has no checkpoints"):
+        resumed(cloud.objects, new, parent)
+
+
+def test_a_snapshot_counts_only_with_every_object(ended):
+    """Else a machine is paid for that has nothing to begin with."""
+    cloud, parent, keys, new = ended
+    write_snapshot(cloud.objects, keys, 1, {"a.pt": OLD, "b.pt": NEW})
+    assert resumed(cloud.objects, new, parent).parent == parent.run_id
+    del cloud.objects.stored[keys.snapshot_data(11)]
+    with pytest.raises(UsageError, match="S3 has no checkpoints of it"):
         resumed(cloud.objects, new, parent)
 
 

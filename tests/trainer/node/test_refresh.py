@@ -57,6 +57,7 @@ class Refreshed:
     unchecked: list[str] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     refresh: str = ""  # in place of a script
+    columns: list[str] = field(default_factory=list)  # of the job
 
     @property
     def data(self) -> Path:
@@ -66,8 +67,9 @@ class Refreshed:
         """Refresh the set with a script, '' for none; return the exit code."""
         script = self.folder / "fetch.py"
         script.write_text(f"import os, sys, pathlib\nfolder = pathlib.Path(sys.argv[1])\n{source}\n")
-        job = {"data": {"refresh": "fetch.py" if source else self.refresh, "secrets": ["API_KEY"]}}
-        (self.folder / "given" / "job.json").write_text(json.dumps(job))
+        data = {"refresh": "fetch.py" if source else self.refresh, "secrets": ["API_KEY"]}
+        job = json.dumps({"data": {**data, "columns": self.columns}})
+        (self.folder / "given" / "job.json").write_text(job)
         (self.folder / "given" / "unchecked.json").write_text(json.dumps(self.unchecked))
         names = ("data", "out", "events", "given")
         code = refresh.main([word for name in names for word in (f"--{name}", str(self.folder / name))])
@@ -131,6 +133,28 @@ assert os.environ["API_KEY"] == {SECRET!r}
     assert (run.folder / "out/files/new.csv").samefile(run.data / "new.csv")
     entry = json.loads((run.folder / f"out/index/{told['sha256']}.json").read_text())
     assert (entry["file"], entry["holds"][0]["bars"]) == ("new.csv", 50)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_new_files_are_read_as_the_jobs_columns_say(run: Refreshed, caplog: pytest.LogCaptureFixture) -> None:
+    """Their bars, and whether they agree with the set's: without `time=at:s` they have no time."""
+    (run.data / FIRST).unlink()
+    run.columns = ["time=at:s"]
+    rows = "".join(f"{1_706_745_600 + 60 * bar},BTC-USD,1,2,1,1,1\n" for bar in range(50))
+    text = f"{HEADER.replace('timestamp', 'at')}\n{rows}"
+    assert run.run(f"(folder / 'new.csv').write_text({text!r})") == 0
+    assert run.announced == {"new.csv": True} and "not compared" not in caplog.text
+
+
+@pytest.mark.usefixtures("in_process")
+def test_new_bars_are_compared_in_a_set_of_several_timeframes(run: Refreshed) -> None:
+    hours = "".join(f"2024-02-01 {hour:02}:00,BTC-USD,1,2,1,1,1\n" for hour in range(24))
+    (run.data / "BTC-USD_1h.csv").write_text(f"{HEADER}\n{hours}")
+    (run.data / "BTC-USD_1m_a.csv").write_text(f"{HEADER}\n{BARS}")
+    other = BARS.replace("1,2,1,1,1", "1,3,1,1,1")
+    source = f"(folder / 'BTC-USD_1m_b.csv').write_text({f'{HEADER}{chr(10)}{other}'!r})"
+    assert run.run(source) == 100
+    assert "which disagrees with the set" in run.error and "50 bars differ" in run.error
 
 
 @pytest.mark.usefixtures("in_process")
@@ -272,7 +296,7 @@ def test_the_check_is_a_process_without_the_jobs_secrets(run: Refreshed) -> None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(refresh.subprocess, "run", seen)
         with pytest.raises(DataError, match=r"the candles can't be checked \(MemoryError\)"):
-            refresh._check(run.folder / "out", run.data, "--describe", ["API_KEY"])
+            refresh._check(run.folder / "out", run.data, "--describe", ["API_KEY"], [])
 
 
 def refreshed(

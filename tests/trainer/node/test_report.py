@@ -13,6 +13,7 @@ import pytest
 from tests.pieces import named
 from trainer.base.errors import ConfigError, DataError, TrainerError, TrainingFailed
 from trainer.base.silence import HALF_MORE, MOST_SECONDS
+from trainer.node.devices import Devices
 from trainer.node.identity import NodeIdentity
 from trainer.node.progress import Progress
 from trainer.node.report import Status, boot, ending, failed_models, lease, progress, result
@@ -108,6 +109,13 @@ def test_work_that_ends_by_notice_is_interrupted() -> None:
 @pytest.mark.parametrize(("error", "code"), [(DataError("bad"), 100), (ConfigError("torch"), 103)])
 def test_bad_data_is_100_on_a_node_and_others_keep_their_code(error: TrainerError, code: int) -> None:
     assert end(status(), error=error) == ("failed", code)
+
+
+def test_a_result_names_the_devices_that_were_found() -> None:
+    one = status()
+    one.devices = Devices(expected=4, found=3, kind="cuda", note="")
+    value = result(one, ended=("failed", 100, None), unfinished="", python_packages="node lock")
+    assert value["devices"] == {"expected": 4, "found": 3, "kind": "cuda", "note": ""}
 
 
 def test_every_model_that_is_not_there_is_reported_with_a_reason() -> None:

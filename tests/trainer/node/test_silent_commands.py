@@ -87,6 +87,28 @@ def test_processor_time_counts_only_before_a_script_has_a_rate(node, start, monk
     assert len(bounds) >= 7 and set(bounds) == {900.0}
 
 
+def test_what_a_script_tells_is_progress_without_a_word(node, start, monkeypatch):
+    """It prints nothing, and waits for another machine's processor."""
+    now, told = [0.0], [0]
+    node.clock = lambda: now[0]
+    monkeypatch.setattr(piece_run, "ticks_of", lambda pid: 0)
+    follow = piece_run.PieceRun.follow
+
+    def followed(run: Any) -> None:
+        if told[0] == 5:
+            (run.piece.folder / "end").touch()
+        else:
+            told[0], now[0] = told[0] + 1, now[0] + 800.0
+            with run.piece.events.open("a") as file:
+                file.write(json.dumps({"step": told[0], "loss": 0.5}) + "\n")
+        follow(run)
+
+    monkeypatch.setattr(piece_run.PieceRun, "follow", followed)
+    start("while [ ! -f end ]; do sleep 0.05; done")
+    read = reported(node)
+    assert (read.state, read.retries, read.scripts[0]["starts"]) == ("done", 0, 1) and told == [5]
+
+
 def test_the_lease_says_what_the_running_pieces_allow(node, start, monkeypatch):
     said: list[dict[str, Any]] = []
     follow = piece_run.PieceRun.follow
