@@ -313,7 +313,7 @@ class SourceTree:
         function = scope.module.function(scope.statement)
         if function is None or scope.depth > DEPTH:
             return []
-        used = self._parameters_used(scope, nodes, function)
+        used = self._parameters_used(nodes, function)
         found: list[Scope] = []
         for where, call in self.callers(scope.module, function) if used else ():
             statement = where.within(call, ast.stmt)
@@ -333,7 +333,7 @@ class SourceTree:
         value = scope.names.get(name)
         return isinstance(value, Given) and any(has_words(text) for text in self.texts(value.node, value.at))
 
-    def _parameters_used(self, scope: Scope, nodes: Iterable[ast.expr], function: Function) -> set[str]:
+    def _parameters_used(self, nodes: Iterable[ast.expr], function: Function) -> set[str]:
         """Return the parameters of a function that are part of these expressions on some way to it."""
         names = {one.arg for one in parameters(function)} - {"self", "cls"}
         left, used, seen = list(nodes), set[str](), set[str]()

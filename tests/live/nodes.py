@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 from tests.live.context import Live, require
-from tests.live.runs import show
-from trainer.runs.outcome import EXIT_CODES
+from tests.live.runs import left_alone, show
 from trainer.runs.start_file import stored_start
 from trainer.runs.store import start_key
-from trainer.runs.stored_receipt import read_receipt
 
 BUDGET = "0.60"  # dollars, of two g4dn.xlarge: the deadline of a run
 PORT = 7777
@@ -50,7 +46,8 @@ while time.time() < ends:
 
 def nodes(live: Live) -> None:
     """Have the machines of a run try those of another one while both listen."""
-    with _begun(live, seconds=900) as victim:
+    listening = _job(live, strangers=(), seconds=900)
+    with left_alone(live, "--job", listening, *_limits()) as victim:
         key = start_key(victim, 1)
 
         def named() -> Any:
@@ -73,20 +70,6 @@ def nodes(live: Live) -> None:
             require(
                 not set(reached) & set(addresses), f"it reached {set(reached) & set(addresses)} of {victim}"
             )
-
-
-@contextmanager
-def _begun(live: Live, *, seconds: int) -> Iterator[str]:
-    """Launch a run that listens, leave it alone, and yield its id; stop it in the end."""
-    words = ("--job", _job(live, strangers=(), seconds=seconds), *_limits())
-    run_id = str(live.mayfly("launch", *words, "--detach")["run_id"])
-
-    def clean() -> None:
-        if read_receipt(live.cloud.objects, run_id) is None:
-            live.mayfly("stop", run_id, codes=tuple({0, *EXIT_CODES.values()}))
-
-    with live.cleaning(f"the stop of {run_id}", clean):
-        yield run_id
 
 
 def _limits() -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -304,11 +304,16 @@ def _role(live: Live, kind: str, trust: Mapping[str, Any], *policy: Mapping[str,
         yield str(iam.get_role(RoleName=name)["Role"]["Arn"])
 
 
-@contextmanager
-def detached(live: Live, *words: str) -> Iterator[str]:
-    """Launch on a g6.xlarge, leave the run alone, and yield its id; stop it in the end, if it still runs."""
+def detached(live: Live, *words: str) -> AbstractContextManager[str]:
+    """Launch on a g6.xlarge as `left_alone` does."""
     where = ("--data", str(live.candles()), "--instance", "g6.xlarge", "--budget", HALF_HOUR)
-    run_id = str(live.mayfly("launch", *where, "-y", "--detach", *words)["run_id"])
+    return left_alone(live, *where, "-y", *words)
+
+
+@contextmanager
+def left_alone(live: Live, *words: str) -> Iterator[str]:
+    """Launch, leave the run alone, and yield its id; stop it in the end, if it still runs."""
+    run_id = str(live.mayfly("launch", *words, "--detach")["run_id"])
 
     def clean() -> None:
         if read_receipt(live.cloud.objects, run_id) is None:

@@ -15,7 +15,7 @@ from trainer.attach.forwarding import ForwardedPort
 from trainer.attach.host_keys import HostKey
 from trainer.attach.request import AttachRequest
 from trainer.attach.shell import run_command, run_shell
-from trainer.attach.ssh import PORT, USER, connection
+from trainer.attach.ssh import connection
 from trainer.base.errors import ConnectionFailed, UsageError
 
 LOOK_SECONDS = 1.0
@@ -31,7 +31,7 @@ def attach_by_ssh(host: str, request: AttachRequest, *, pinned: Sequence[HostKey
     if not request.line and not request.forwards and not terminal:
         raise UsageError("a shell needs a terminal", do="Name a command: mayfly attach RUN -- COMMAND")
     try:
-        with connection(host, pinned=pinned, key_file=key_file, user=USER, port=PORT) as transport:
+        with connection(host, pinned=pinned, key_file=key_file) as transport:
             if request.forwards:
                 return carry_ports(transport, request)
             if terminal:

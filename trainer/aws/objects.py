@@ -93,7 +93,7 @@ class S3Objects:
 
         part = {"Range": f"bytes=0-{first_bytes - 1}"} if first_bytes else {}
         try:
-            response = self._ask("get_object", "read", key, version_id, **part)
+            response = self._ask("get_object", key, version_id, **part)
             return None if response is None else stored_of(key, response, body=response["Body"].read())
         except ClientError as error:
             if error_code(error) == "InvalidRange":  # an empty object has no first byte
@@ -105,7 +105,7 @@ class S3Objects:
     def head(self, *, key: str, version_id: str = "") -> Stored | None:
         """Return the object without its bytes, or None if there is none."""
         try:
-            response = self._ask("head_object", "read", key, version_id, ChecksumMode="ENABLED")
+            response = self._ask("head_object", key, version_id, ChecksumMode="ENABLED")
         except SpoiledObject as error:
             if (
                 error_code(error.__cause__ or error) == "400"
@@ -189,7 +189,7 @@ class S3Objects:
         """Return the SHA-256 of one version of an object, read in blocks; '' if there is none."""
         digest = hashlib.sha256()
         with aws_errors(f"cannot read s3://{self._bucket}/{key}"):
-            response = self._ask("get_object", "read", key, version_id)
+            response = self._ask("get_object", key, version_id)
             for block in response["Body"].iter_chunks(_BLOCK_BYTES) if response else ():
                 digest.update(block)
         return digest.hexdigest() if response else ""
@@ -264,7 +264,7 @@ class S3Objects:
                 Bucket=self._bucket, Prefix=prefix, **more
             )
 
-    def _ask(self, operation: str, verb: str, key: str, version_id: str, **more: str) -> Any:
+    def _ask(self, operation: str, key: str, version_id: str, **more: str) -> Any:
         from botocore.exceptions import BotoCoreError, ClientError
 
         if version_id:
@@ -276,7 +276,7 @@ class S3Objects:
                 return None
             if error_code(error) == "InvalidRange":
                 raise
-            raise _unread(error, f"cannot {verb} s3://{self._bucket}/{key}") from error
+            raise _unread(error, f"cannot read s3://{self._bucket}/{key}") from error
 
 
 def _unread(error: BaseException, doing: str, *, spoiled: Collection[str] = SPOILED_OBJECT) -> TrainerError:

@@ -33,7 +33,6 @@ from trainer.job.pieces.queue import PieceQueue
 
 AGAIN_SECONDS = 1.0  # between two questions for a piece, while none waits
 MOST_LINE = 64 << 20
-MOST_NUMBER = 1_000_000
 CLOSE_SECONDS = 15.0
 DO = "Read `mayfly logs`; the next attempt goes on from the newest checkpoints."
 

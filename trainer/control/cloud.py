@@ -189,7 +189,6 @@ class AwsCloud:
                     asked,
                 ),
             )
-        raise AssertionError("an error was raised")
 
     def _remains(
         self, operation: str, listed: str, kind: str, name: str, state: str, filters: list[dict[str, Any]]

@@ -78,8 +78,9 @@ def settle_all(cloud: Cloud, *, starts: Driver | None = None) -> Settling:
             what = f"cannot settle {run_id}: {type(error).__name__}: {error}"
             return TrainerError(what, do="This is a fault of Mayfly's: report it.")
 
+    opened = sorted(index.open)
     with ThreadPoolExecutor(RUNS_AT_ONCE) as pool:
-        looks = dict(zip(sorted(index.open), pool.map(looked, sorted(index.open)), strict=True))
+        looks = dict(zip(opened, pool.map(looked, opened), strict=True))
     settled = [look for look in looks.values() if isinstance(look, Settled)]
     failed = {run_id: look for run_id, look in looks.items() if isinstance(look, TrainerError)}
     # Without a record: a launch that was killed, or is between its two writes.

@@ -75,15 +75,15 @@ def titles(metrics: Mapping[str, Any]) -> list[str]:
     return [column["title"] for column in _table(metrics)]
 
 
-def cells(metrics: Mapping[str, Any], span: str = "test") -> list[str]:
-    """Return the values of a model's columns on a span, each with its baseline in brackets."""
-    scores = metrics.get(span) or {}
+def cells(metrics: Mapping[str, Any]) -> list[str]:
+    """Return the values of a model's columns on the test span, each with its baseline in brackets."""
+    scores = metrics.get("test") or {}
     return [_cell(scores, column) for column in _table(metrics)]
 
 
-def shown(metrics: Mapping[str, Any], span: str = "test") -> list[str]:
+def shown(metrics: Mapping[str, Any]) -> list[str]:
     """Return each column as title and value, such as `AUC (logistic) 0.5312 (0.5291)`."""
-    return [f"{title} {cell}" for title, cell in zip(titles(metrics), cells(metrics, span), strict=True)]
+    return [f"{title} {cell}" for title, cell in zip(titles(metrics), cells(metrics), strict=True)]
 
 
 def headline_title(metrics: Mapping[str, Any]) -> str:
