@@ -53,7 +53,7 @@ def no_workers_before_they_are_needed() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def signals_as_they_were() -> Iterator[None]:
     """Commands catch signals for their process; here that is the one of all tests."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in kept.items():
         signal.signal(number, handler)

@@ -4,9 +4,9 @@
     python -m trainer.train --job JOB.json --data DIR --out DIR --events DIR --workers 4 on a node
 
 Owns the arguments, the exit code and what is printed. Exit: 0 all models done; 100 some failed (and any
-error, with --events); 2 bad input at the desk; 130 on SIGTERM or Ctrl-C, with every worker gone and finished
-models kept. Exit 130, too, after a notice that this machine is taken away (`notice`), with a last checkpoint
-of each model; the event `ended` comes before it and names them.
+error, with --events); 2 bad input at the desk; 130 on SIGTERM, SIGHUP or Ctrl-C, with every worker gone and
+finished models kept. Exit 130, too, after a notice that this machine is taken away (`notice`), with a last
+checkpoint of each model; the event `ended` comes before it and names them.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def main(
     log, events = None, None
     try:
         options = parser(prog).parse_args(arguments)
-        signal.signal(signal.SIGTERM, _stop)
-        signal.signal(signal.SIGINT, _stop)
+        for number in _stops():
+            signal.signal(number, _stop)
         # torch and the data packages load here, after the arguments are known to be right and signals are
         # caught.
         from trainer.train.observing.events import EventLog, Story
@@ -365,12 +365,18 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
+def _stops() -> list[signal.Signals]:
+    """Return the signals that stop a training; a closed terminal's (SIGHUP) unless nohup has it ignored."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGTERM, signal.SIGINT, *([] if ignored else [signal.SIGHUP])]
+
+
 def _stop(number: int, _frame: object) -> None:
     """Turn the first signal into an exception, so that the supervisor's `with` ends the workers; ignore later
     ones.
     """
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for later in _stops():
+        signal.signal(later, signal.SIG_IGN)
     raise Stopped(f"training stopped by {signal.Signals(number).name}", do="Finished models are kept.")
 
 

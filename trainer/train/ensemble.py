@@ -8,7 +8,6 @@ on which a model has other losses than in its card are refused.
 
 from __future__ import annotations
 
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from trainer.base.errors import DataError, UsageError
+from trainer.base.files import HeldFolder
 from trainer.base.text import some_of
 from trainer.job.job import Job
 from trainer.job.pieces.piece import Piece
@@ -45,7 +45,7 @@ def ensemble_cards(job: Job, data: Path, models: Sequence[Path]) -> list[Card]:
     """
     _refuse_own_files(job, "the average of the models can't be scored")
     checked = [check_model(path, to_score=True) for path in models]
-    with tempfile.TemporaryDirectory(prefix="mayfly-ensemble-") as scratch:
+    with HeldFolder("ensemble") as scratch:
         read = plan_and_open(job, data, scratch=Path(scratch))
         job = read.plan.decided(job)
         made = [
@@ -67,7 +67,7 @@ def unseen_cards(job: Job, data: Path, sides: Sequence[Sequence[Path]]) -> list[
     """
     _refuse_own_files(job, "the models can't be scored again")
     checked = [(side, check_model(path, to_score=True)) for side, paths in enumerate(sides) for path in paths]
-    with tempfile.TemporaryDirectory(prefix="mayfly-compare-") as scratch:
+    with HeldFolder("compare") as scratch:
         read = plan_and_open(job, data, scratch=Path(scratch))
         job = read.plan.decided(job)
         made: list[list[Card]] = [[] for _ in sides]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from trainer.aws.stack_outputs import StackOutputs
 from trainer.base.errors import ConfigError
 from trainer.base.files import whole_file
 from trainer.base.instants import from_iso, iso
-from trainer.rehearsal import kept_bucket
+from trainer.rehearsal import kept_bucket, server
 from trainer.rehearsal.client import lease_server, rehearsal, stop_server
 from trainer.rehearsal.server import EmbeddedAws
 from trainer.rehearsal.world import StoredSchedule
@@ -373,6 +374,26 @@ def test_a_temporary_folder_with_too_long_a_path_is_named(
         aws.apply_program(aws.account())
     assert "TMPDIR" in failed.value.do
     assert not list(deep.iterdir())
+
+
+def test_two_commands_at_once_start_one_fork_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    aws, made = EmbeddedAws(tmp_path / "root", run_nodes=False, fork_nodes=True), list[object]()
+    access = aws.access("900000000022")
+    other = threading.Thread(target=lambda: aws.apply_program(access), daemon=True)
+
+    def started(_: object) -> Any:
+        made.append(0)
+        if len(made) == 1:
+            other.start()
+            other.join(1)  # it ends meanwhile only if nothing keeps it waiting
+        return SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr(server, "ForkServerProcess", started)
+    monkeypatch.setattr(aws, "_apply_or_replay", lambda *_: {})
+    with aws:
+        aws.apply_program(access)
+        other.join(30)
+    assert len(made) == 1
 
 
 def test_a_server_that_stops_ends_no_other(root: Path, tmp_path: Path) -> None:

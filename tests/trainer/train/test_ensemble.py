@@ -16,6 +16,7 @@ import pytest
 from tests.jobs import job_of, with_settings
 from tests.trainer.train.conftest import Trained, planned
 from trainer.base.errors import DataError, UsageError
+from trainer.base.files import HELD
 from trainer.cli.verbs import models as verb
 from trainer.store.card import LATER_BARS, Card, read_card
 from trainer.store.comparison import Side
@@ -145,6 +146,33 @@ def test_runs_that_share_too_few_cells_are_scored_again(planted, later, monkeypa
     (row,) = json.loads(told.out)["rows"]
     assert (row["side"], row["symbol"]) == ("run-2", "SIG-USD") and row["score"] > row["reference"]
     assert "scored again on the bars of" in told.err
+
+
+def test_copies_of_a_killed_comparison_are_removed_later(planted, second, monkeypatch):
+    """A folder that is not held stays for good where its maker is killed, with gigabytes of candles."""
+    used = list[str]()
+
+    def refuse(*_: object, scratch: Path) -> None:
+        used.append(scratch.name)
+        raise DataError("enough")
+
+    monkeypatch.setattr("trainer.train.ensemble.plan_and_open", refuse)
+    one = SimpleNamespace(run_id="run-1", created_at="now")
+    for name, told in {
+        "named_models": lambda objects, name: ("run-1", (one,)),
+        "read_record": lambda objects, run_id: (SimpleNamespace(job=planted.job.to_dict()), "etag"),
+        "fetch_models": lambda objects, models, into: used.extend(into.parts) or [planted.file, second],
+    }.items():
+        monkeypatch.setattr(verb, name, told)
+    side = Side(name="run-1", cards=())
+    for compare in (
+        lambda: verb._ensemble(None, side, planted.data),
+        lambda: verb._scored_again(None, [side, side], planted.data),
+    ):
+        with pytest.raises(DataError, match="enough"):
+            compare()
+    made = {name for name in used if name.startswith("mayfly-")}
+    assert len(made) == 4 and all(name.endswith(HELD) for name in made)
 
 
 def of_a_k_fold(path: Path, to: Path, **splits: Any) -> Path:

@@ -203,6 +203,17 @@ def test_a_notice_ends_a_training_with_a_last_checkpoint(start, data, tmp_path, 
     assert (ended["event"], ended["stopped"]) == ("ended", ["BIG-USD"]) and not training.events("error")
 
 
+@pytest.mark.skipif(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="these tests run under nohup")
+def test_a_closed_terminal_ends_a_training_like_a_stop(start, data, tmp_path):
+    finished = tmp_path / "finished.json"
+    finished.write_text('["LOW-USD"]')
+    training = start(data, "--workers", "1", "--finished", str(finished), *ENDLESS)
+    training.await_event("epoch", symbol="BIG-USD")
+    training.process.send_signal(signal.SIGHUP)
+    _, err = training.process.communicate()
+    assert training.process.returncode == 130 and "training stopped by SIGHUP" in err
+
+
 def test_a_full_disk_costs_the_files_about_a_training(data, tmp_path, capsys):
     """Checkpoints fill the disk that these are on, too."""
     out = tmp_path / "out"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -18,6 +17,7 @@ from trainer.aws.objects import Objects, Stored, open_objects
 from trainer.aws.stack import read_stack
 from trainer.base.arguments import check_folder
 from trainer.base.errors import PermissionDenied, TrainerError, TrainingFailed, UsageError
+from trainer.base.files import HeldFolder
 from trainer.base.instants import iso, utc_now
 from trainer.base.text import counted, some_of
 from trainer.cli.connect import connected, same_place
@@ -282,7 +282,7 @@ def _scored_again(objects: Objects, sides: list[Side], data: Path) -> list[Side]
         raise UsageError("the models can't be scored again", why=why, do="Name one of them as RUN/NAME.")
     newest = max(of_runs, key=lambda one: one.created_at)
     record, _ = read_record(objects, newest.run_id)
-    with tempfile.TemporaryDirectory(prefix="mayfly-models-") as folder:
+    with HeldFolder("models") as folder:
         paths = [fetch_models(objects, models, Path(folder) / str(n)) for n, models in enumerate(named)]
         cards = unseen_cards(job_from(record.job), data, paths)
     warn(f"they share too few cells: scored again on the bars of {data} that none of them has seen")
@@ -300,7 +300,7 @@ def _ensemble(objects: Objects, side: Side, data: Path) -> Side:
     from trainer.train.ensemble import ensemble_cards  # late: torch takes a second to load
 
     record, _ = read_record(objects, side.name)
-    with tempfile.TemporaryDirectory(prefix="mayfly-models-") as folder:
+    with HeldFolder("models") as folder:
         paths = fetch_models(objects, models, Path(folder))
         cards = ensemble_cards(job_from(record.job), data, paths)
     return replace(side, name=f"average of {side.name}", cards=tuple(cards))
