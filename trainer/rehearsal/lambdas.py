@@ -154,9 +154,17 @@ def wait_for_invocations(cloud: EmbeddedAccount) -> None:
             thread.join()
 
 
+def end_all(cloud: EmbeddedAccount) -> None:
+    """End an account's functions with its server: what waits for its turn would bring its folder back."""
+    with cloud.lock:
+        cloud.functions.clear()
+    stop_all()
+    wait_for_invocations(cloud)
+
+
 def _under_way(cloud: EmbeddedAccount) -> list[threading.Thread]:
     with cloud.lock:  # each has started
-        return list(cloud.invocations)
+        return [thread for thread in cloud.invocations if thread.is_alive()]
 
 
 def start(cloud: EmbeddedAccount, invocation: EventInvocation) -> None:

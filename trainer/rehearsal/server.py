@@ -120,6 +120,7 @@ class EmbeddedAws:
             for one in cloud.world.instances.values():
                 cloud.world.lost(one.id, cloud.clock.now())
             self._keep_memory(cloud)
+            lambdas.end_all(cloud)
             forget_account(cloud.account)
         if self._is_temporary:
             shutil.rmtree(self.root, ignore_errors=True)

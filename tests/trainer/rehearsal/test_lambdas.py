@@ -62,12 +62,31 @@ def invoke(access: Access, **event: Any) -> tuple[Any, str]:
 
 @pytest.fixture
 def role(access: Access) -> str:
+    return role_of(access)
+
+
+def role_of(access: Access) -> str:
     iam, trust = access.client("iam"), json.dumps(policies.trust("lambda.amazonaws.com"))
     arn = str(iam.create_role(RoleName="work", AssumeRolePolicyDocument=trust)["Role"]["Arn"])
     logs = policies.allow("Log", ["logs:CreateLogStream", "logs:PutLogEvents"], "*")
     document = json.dumps(policies.document(logs))
     iam.put_role_policy(RoleName="work", PolicyName="logs", PolicyDocument=document)
     return arn
+
+
+def test_an_event_that_waits_as_its_server_ends_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = lambdas.wait_for_invocations
+    with EmbeddedAws() as server, ExitStack() as slots:
+        access = server.account()
+        arn, cloud = create(access, role_of(access), ECHO), server.cloud(access)
+        for _ in range(EXECUTIONS):
+            slots.enter_context(cloud.executions)
+        lambdas.invoke_event(cloud, lambdas.function_name(arn), b"{}")
+        taken = slots.pop_all()
+        monkeypatch.setattr(lambdas, "wait_for_invocations", lambda one: (taken.close(), real(one)))
+    taken.close()
+    real(cloud)
+    assert not server.root.exists()
 
 
 def test_a_function_gets_its_event_and_environment(
