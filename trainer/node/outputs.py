@@ -189,7 +189,7 @@ class Outputs:
             if not seen.is_sent and path not in self.refused:
                 self.refused[path] = f"S3 did not take it within {self.node.patience_seconds:.0f} s"
                 self._unsent.append(path)
-        self._send_beside()
+        self._send_beside(is_late)
 
     def lost(self, prefix: str = "") -> list[str]:
         """Return the files that should be in S3 and are not, with the reasons."""
@@ -203,18 +203,29 @@ class Outputs:
             log.warning("the output folder can't be read: %s", error)
             return False
 
-    def _send_beside(self) -> None:
-        """Send the files beside the result, once: it is complete without them."""
+    def _send_beside(self, is_late: Callable[[], bool]) -> None:
+        """Send the files beside the result; once it `is_late`, no other is tried."""
         places = sorted(place for name in self.command.beside for place in self.folder.glob(name))
         for place in places[:MOST_BESIDE]:
             path = place.relative_to(self.folder).as_posix()
-            try:
-                with open_inside(self.folder, path) as body:
-                    sha256, size = sha256_of(body)
-                    key = f"{self.node.status.identity.keys.folder}{path}"
-                    self.node.uplink.put_file(body, key, sha256, size)
-            except (*AWS_ERRORS, NotVersioned, OSError) as error:
-                log.warning("%s was not uploaded: %s", path, error)
+            while not self._sent_beside(path):
+                if is_late():
+                    return
+                time.sleep(POLL_SECONDS)
+
+    def _sent_beside(self, path: str) -> bool:
+        """Try once to send a file beside the result; return whether no other try is needed."""
+        try:
+            with open_inside(self.folder, path) as body:
+                sha256, size = sha256_of(body)
+                key = f"{self.node.status.identity.keys.folder}{path}"
+                self.node.uplink.put_file(body, key, sha256, size)
+        except (*AWS_ERRORS, NotVersioned) as error:
+            log.warning("%s was not uploaded: %s", path, error)
+            return False
+        except OSError as error:  # no plain file
+            log.warning("%s was not uploaded: %s", path, error)
+        return True
 
     def _look(self, path: str, about: os.stat_result, *, final: bool, tries: bool) -> bool:
         """Send a file if it has settled; return whether its last state is in S3."""

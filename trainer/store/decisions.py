@@ -148,15 +148,15 @@ def note_by_hand(
 
 
 def is_unnoted(objects: Objects, name: str) -> bool:
-    """Return whether the last decision about a production model left another one: a command put the model
-    there, and was cut off before it noted that.
+    """Return whether the last decision about a production model left another one, or none was made: a command
+    put the model there, and was cut off before it noted that.
     """
     try:
         decision = read_decision(objects, name)
     except UnreadableDecision:
         return False
     there = _in_production(objects, name)
-    return decision is not None and there is not None and decision.winner != there.sha256
+    return there is not None and (decision is None or decision.winner != there.sha256)
 
 
 def unnoted_roll_back(objects: Objects, name: str) -> tuple[Stored, Stored] | None:

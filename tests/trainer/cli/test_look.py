@@ -199,10 +199,12 @@ def test_a_model_is_promoted_by_hand_and_taken_back(mayfly, account, monkeypatch
     assert code == 2 and "no model" in err
 
 
-def test_what_was_cut_off_before_its_note_ends_when_repeated(mayfly, account, monkeypatch):
+@pytest.mark.parametrize("decided", [True, False], ids=["decided", "never decided"])
+def test_what_was_cut_off_before_its_note_ends_when_repeated(mayfly, account, monkeypatch, decided):
     key, name = "models/production/main/lstm_BTC-USD_1m.safetensors", "main/lstm_BTC-USD_1m"
     account.put(key=key, body=b"another")
-    write_decision(account, decision(hashlib.sha256(b"another").hexdigest(), name=name))
+    if decided:
+        write_decision(account, decision(hashlib.sha256(b"another").hexdigest(), name=name))
     for words in (["promote", "k3v9/lstm_BTC-USD_1m"], ["rollback", name]):
         with monkeypatch.context() as network:
             network.setattr("trainer.store.decisions.write_decision", cut_off)
@@ -231,6 +233,19 @@ def test_a_note_is_about_the_model_that_its_command_put(mayfly, account, monkeyp
     for words in (["promote", "k3v9/lstm_BTC-USD_1m"], ["rollback", name]):
         assert mayfly("models", *words)[0] == 0
         assert (made := read_decision(account, name)) == decision(by_gate, name=name), made
+
+
+def test_a_rollback_without_a_decision_is_repeated_safely(mayfly, account, monkeypatch):
+    """The second one would put the rejected model back: an earlier Mayfly noted no promotions."""
+    key, name = "models/production/main/lstm_BTC-USD_1m.safetensors", "main/lstm_BTC-USD_1m"
+    for body in (b"good", b"rejected"):
+        account.put(key=key, body=body)
+    with monkeypatch.context() as network:
+        network.setattr("trainer.store.decisions.write_decision", cut_off)
+        assert mayfly("models", "rollback", name)[0] == 103
+    assert mayfly("models", "rollback", name)[0] == 0
+    assert account.get(key=key).body == b"good"
+    assert read_decision(account, name).winner == hashlib.sha256(b"good").hexdigest()
 
 
 def cut_off(*_):

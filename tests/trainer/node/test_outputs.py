@@ -287,6 +287,42 @@ def test_uploads_end_in_time_though_each_try_hangs(node, outputs, monkeypatch):
     assert len(tries) == 8 and len(outputs.refused) == 50, "900 s, and the try that has begun then"
 
 
+def test_a_file_beside_the_result_is_sent_again(node, outputs, monkeypatch):
+    """A score run leaves nothing else: its scores decide what goes to production."""
+    monkeypatch.setattr("trainer.node.outputs.POLL_SECONDS", 0.0)
+    outputs.command = command(out_bytes=0, beside=("scores.json",))
+    (outputs.folder / "scores.json").write_text("{}")
+    put_object, tries = node.uplink.s3.put_object, []
+
+    def busy(**asked: Any) -> Any:
+        tries.append(asked["Key"])
+        node.uplink.s3.refuses = len(tries) < 3
+        return put_object(**asked)
+
+    monkeypatch.setattr(node.uplink.s3, "put_object", busy)
+    outputs.finish()
+    key = f"{node.status.identity.keys.folder}scores.json"
+    assert tries == [key] * 3 and node.uplink.s3.objects[key] == b"{}"
+
+
+def test_files_beside_the_result_end_with_the_patience(node, outputs, monkeypatch):
+    outputs.command = command(out_bytes=0, beside=("trace/*.json",))
+    (outputs.folder / "trace").mkdir()
+    for number in range(50):
+        (outputs.folder / "trace" / f"{number:02d}.json").write_text("{}")
+    tries = []
+
+    def hanging(**asked: Any) -> Any:
+        tries.append(asked["Key"])
+        outputs.pass_time(120.0)
+        raise ConnectTimeoutError(endpoint_url="s3")
+
+    monkeypatch.setattr("trainer.node.outputs.POLL_SECONDS", 0.0)
+    monkeypatch.setattr(node.uplink.s3, "put_object", hanging)
+    outputs.finish()
+    assert len(tries) == 8, "900 s, and the try that has begun then"
+
+
 @pytest.mark.parametrize("over", [{}, {"over": {"n": [1, 2]}}])
 def test_a_script_whose_file_s3_did_not_take_is_not_done(node, start, monkeypatch, over):
     monkeypatch.setattr("trainer.node.shared.LAST_UPLOADS_SECONDS", 0.0)

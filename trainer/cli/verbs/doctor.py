@@ -7,7 +7,7 @@ that the sweeper would end, by the sweeper's own code.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -101,13 +101,14 @@ def sweep_stack(arguments: argparse.Namespace) -> int:
         one_sweep = partial(sweep, settings, clients, chores=False)
         try:
             summary = one_sweep(now=_now_of(access), dry_run=True)
-            for instance_id, why in summary.terminated.items():
-                warn(f"{instance_id}: {why}")
+            listed = summary.terminated
+            _list_machines(listed)
             if not arguments.dry_run and summary.terminated:
                 several = len(summary.terminated) > 1
                 if not (arguments.yes or agrees(f"End {'these' if several else 'it'}?")):
                     raise Stopped("nothing was ended", do="Everything is as it was.")
                 summary = one_sweep(now=_now_of(access))
+                _list_machines({one: why for one, why in summary.terminated.items() if one not in listed})
         except (BotoCoreError, ClientError) as error:
             raise aws_error(error, "cannot sweep") from error
     if arguments.json:
@@ -122,6 +123,11 @@ def sweep_stack(arguments: argparse.Namespace) -> int:
     if summary.failed:
         return TerminationUnconfirmed.exit_code
     return 0 if unread == "done" else ConnectionFailed.exit_code
+
+
+def _list_machines(reasons: Mapping[str, str]) -> None:
+    for instance_id, why in reasons.items():
+        warn(f"{instance_id}: {why}")
 
 
 def _now_of(access: Access) -> datetime:

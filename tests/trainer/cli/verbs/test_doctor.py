@@ -22,6 +22,7 @@ from trainer.base.instants import utc_now
 from trainer.cli.main import main
 from trainer.cli.verbs import doctor as doctor_module
 from trainer.cli.verbs.doctor import examine
+from trainer.control.functions.sweep import Clients, Summary, SweepSettings, sweep
 from trainer.launch import health
 from trainer.rehearsal.server import EmbeddedAws
 
@@ -195,6 +196,23 @@ def test_a_sweep_that_could_read_no_lease_says_so(
     assert main(["doctor", "--sweep", "-y", "--json"]) == 103
     assert "NoSuchBucket" in json.loads(capsys.readouterr().out)["sweep"]["lease_check"]
     assert swept.state(late) == "ended"
+
+
+def test_a_sweep_names_what_it_ends_beyond_its_list(
+    swept: SweptAccount, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, hung = swept.launch(deadline=-timedelta(minutes=1)), swept.launch(deadline=timedelta(hours=1))
+    swept.beat(hung, swept.now - timedelta(hours=1))
+
+    def sweep_after_an_outage(settings: SweepSettings, clients: Clients, **how: Any) -> Summary:
+        bucket = "gone" if how.get("dry_run") else settings.bucket
+        return sweep(replace(settings, bucket=bucket), clients, **how)
+
+    monkeypatch.setattr(doctor_module, "sweep", sweep_after_an_outage)
+    assert main(["doctor", "--sweep", "-y"]) == 0
+    told = capsys.readouterr()
+    assert (swept.state(late), swept.state(hung)) == ("ended", "ended") and "ended 2" in told.out
+    assert told.err.count(f"{late}: past its deadline") == told.err.count(f"{hung}: silent since") == 1
 
 
 def test_a_sweep_goes_by_the_clock_of_aws() -> None:
