@@ -100,6 +100,17 @@ def test_whatever_does_not_agree_is_told(objects: Any) -> None:
     assert "cannot read models/production/" in verify(objects, NAME).flaws[0]
 
 
+def test_what_is_gone_or_too_large_is_not_verified(objects: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(objects, weights())
+    (listed,) = production_versions(objects, NAME)
+    monkeypatch.setattr("trainer.store.verification.MOST_PROMOTED_BYTES", len(weights()) - 1)
+    assert verify_version(objects, listed).flaws == (
+        f"it has {len(weights()):,} bytes, too many to read here",
+    )
+    objects.delete(key=KEY, version_id=listed.version_id)
+    assert verify_version(objects, listed).flaws == ("it is gone",)
+
+
 def test_a_rollback_without_its_note_is_found_with_any_etags(objects: Any) -> None:
     """In a bucket with a KMS key, as in this memory, equal bytes have different ETags."""
     put(objects, weights())
