@@ -61,6 +61,30 @@ def test_alarms_publish_and_those_of_silence_announce_their_end(program: Recorde
     assert alarms["mayfly-dev-sweeper-silent"]["namespace"] == "Mayfly/mayfly/dev"
 
 
+def test_alarms_watch_what_is_counted_up_to_their_bounds(program: Recorded) -> None:
+    alarms = {one["name"]: one for one in program.all("aws:cloudwatch/metricAlarm:MetricAlarm")}
+    watched = {
+        name.removeprefix("mayfly-dev-"): (
+            one["metricName"],
+            one["statistic"],
+            one["comparisonOperator"],
+            one["threshold"],
+        )
+        for name, one in alarms.items()
+    }
+    above, below = "GreaterThanThreshold", "LessThanThreshold"
+    assert watched == {
+        "sweeper-silent": ("SweepsDone", "Sum", below, 1),
+        "control-silent": ("SettlesDone", "Sum", below, 1),
+        "instance-overdue": ("OverdueMinutes", "Maximum", above, 10),
+        "dead-letters": ("ApproximateNumberOfMessagesVisible", "Maximum", above, 0),
+    }
+    assert {one["period"] for one in alarms.values()} == {300}
+    assert alarms["mayfly-dev-dead-letters"]["dimensions"] == {"QueueName": "mayfly-dev-dead-letters"}
+    for quiet in ("instance-overdue", "dead-letters"):  # nothing is counted while nothing is wrong
+        assert alarms[f"mayfly-dev-{quiet}"]["treatMissingData"] == "notBreaching"
+
+
 def test_scheduled_runs_have_an_alarm_where_there_are_any(program: Recorded) -> None:
     """Without one nothing counts them, and missing data raises it."""
     stack = run_program({"retrains": json.dumps(RETRAINS)})
@@ -69,6 +93,7 @@ def test_scheduled_runs_have_an_alarm_where_there_are_any(program: Recorded) -> 
     overdue = alarms[f"mayfly-dev-{RETRAINS_ALARM}"]
     assert (overdue["treatMissingData"], overdue["metricName"]) == ("breaching", "RetrainsOverdue")
     assert overdue["okActions"] == [TOPIC]  # who counts may be broken for a while
+    assert (overdue["evaluationPeriods"], overdue["threshold"]) == (3, 0)
 
 
 @pytest.mark.parametrize(("minutes", "looked_back"), [(1, 15), (5, 15), (7, 25), (15, 45)])

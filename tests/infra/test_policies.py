@@ -118,6 +118,37 @@ def test_a_script_reads_its_secrets_its_data_and_its_own_run() -> None:
     assert len(own) == 4 and allowed(ROLES["script"]) == objects | {"ssm:GetParameter"}
 
 
+def test_a_prepare_run_reads_sets_and_secrets_and_adds_files() -> None:
+    own = statements(ROLES["prepare"])
+    secrets = "arn:aws:ssm:eu-west-1:123456789012:parameter/mayfly/mayfly/dev/secrets/*"
+    assert {name: (one["Action"], listed(one["Resource"])) for name, one in own.items()} == {
+        "ReadCandles": ("s3:GetObjectVersion", [f"{BUCKET}/raw/*", f"{BUCKET}/resumed/*"]),
+        "ReadOwnRun": ("s3:GetObject", [f"{BUCKET}/{key}" for key in OWN_RUN[:-1]]),
+        # No model: control takes over its files alone.
+        "AddFiles": ("s3:PutObject", [key for key in OWN if "/models/" not in key]),
+        "ReadSecrets": ("ssm:GetParameter", [secrets]),
+    }
+    theirs = "/mayfly/mayfly/dev/script-secrets/X"
+    assert not fnmatchcase(f"arn:aws:ssm:eu-west-1:123456789012:parameter{theirs}", secrets)
+
+
+def test_the_cache_is_closed_to_all_but_tls_and_its_access_point() -> None:
+    files, point = "arn:aws:elasticfilesystem:fs", "arn:aws:elasticfilesystem:ap"
+    arns = {"file_system": files, "access_point": point}
+    (use,) = policies.use_cache(**arns)["Statement"]
+    uses = ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite"]
+    assert (use["Effect"], use["Action"], use["Resource"]) == ("Allow", uses, files)  # and no RootAccess
+    assert use["Condition"] == {"StringEquals": {"elasticfilesystem:AccessPointArn": point}}
+    refused = policies.file_system(**arns)["Statement"]
+    for one in refused:
+        assert (one["Effect"], one["Principal"], one["Resource"]) == ("Deny", {"AWS": "*"}, files)
+        assert one["Action"] == [*uses, "elasticfilesystem:ClientRootAccess"]
+    assert [one["Condition"] for one in refused] == [
+        {"Bool": {"aws:SecureTransport": "false"}},
+        {"StringNotEquals": {"elasticfilesystem:AccessPointArn": point}},
+    ]
+
+
 def test_a_scorer_reads_both_models_and_writes_its_scores() -> None:
     own = statements(ROLES["score"])
     by_version, plain = (listed(own[name]["Resource"]) for name in ("ReadModelsAndCandles", "ReadOwnRun"))
@@ -197,11 +228,13 @@ def test_only_own_alarms_and_a_budget_publish_to_the_topic() -> None:
     (alarms,) = policies.topic(STACK, budgets=False)["Statement"]
     assert alarms["Principal"] == {"Service": "cloudwatch.amazonaws.com"}
     assert (alarms["Action"], alarms["Resource"]) == ("sns:Publish", topic)
-    assert alarms["Condition"]["StringEquals"] == {"aws:SourceAccount": "123456789012"}
+    own = {"StringEquals": {"aws:SourceAccount": "123456789012"}}
+    any_alarm = {"aws:SourceArn": "arn:aws:cloudwatch:eu-west-1:123456789012:alarm:*"}
+    assert alarms["Condition"] == {**own, "ArnLike": any_alarm}
     _, budgets = policies.topic(STACK, budgets=True)["Statement"]
     assert budgets["Principal"] == {"Service": "budgets.amazonaws.com"}
     source = {"aws:SourceArn": "arn:aws:budgets::123456789012:*"}
-    assert budgets["Condition"] == {"StringEquals": {"aws:SourceAccount": "123456789012"}, "ArnLike": source}
+    assert budgets["Condition"] == {**own, "ArnLike": source}
 
 
 def test_sweeper_reads_heartbeats_and_no_other_object() -> None:
@@ -261,10 +294,15 @@ def test_each_statement_names_what_its_actions_have(program: Recorded) -> None:
 
 @pytest.mark.parametrize(
     ("role", "service"),
-    [("instance", "ec2"), ("sweeper", "lambda"), ("scheduler", "scheduler"), ("notifier", "lambda")],
+    [
+        *((role, "ec2") for role in ("instance", "prepare", "score", "script")),
+        *((role, "lambda") for role in ("sweeper", "control", "notifier")),
+        ("scheduler", "scheduler"),
+    ],
 )
 def test_each_role_is_for_one_service(program: Recorded, role: str, service: str) -> None:
     (statement,) = json.loads(program.inputs("aws:iam/role:Role", role)["assumeRolePolicy"])["Statement"]
+    assert (statement["Effect"], statement["Action"]) == ("Allow", "sts:AssumeRole")
     assert statement["Principal"] == {"Service": f"{service}.amazonaws.com"}
 
 

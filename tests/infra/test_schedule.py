@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from infra.schedule import cron, rate
+from tests.infra.pairs import RETRAINS
+from tests.infra.program import run_program
 from trainer.retrains.schedule import RetrainSchedule
 
 if TYPE_CHECKING:
@@ -28,6 +31,23 @@ def test_both_functions_are_called_every_few_minutes(
     assert schedule["target"]["arn"] == f"arn:aws:mock:::mayfly-dev-{function}"
     assert schedule["target"]["roleArn"] == "arn:aws:mock:::mayfly-dev-eu-west-1-scheduler"
     assert schedule["target"]["input"] == "{}"
+
+
+def test_a_scheduled_run_is_called_for_an_hour() -> None:
+    stack = run_program({"retrains": json.dumps(RETRAINS)})
+    schedules = {one["name"]: one for one in stack.all("aws:scheduler/schedule:Schedule")}
+    retries = {name: one["target"]["retryPolicy"] for name, one in schedules.items()}
+    until_next = {"maximumRetryAttempts": 2, "maximumEventAgeInSeconds": 60}
+    an_hour = {"maximumRetryAttempts": 30, "maximumEventAgeInSeconds": 3600}
+    assert retries == {"standing-sweep": until_next, "standing-control": until_next, "weekly": an_hour}
+    weekly = schedules["weekly"]
+    assert (weekly["groupName"], weekly["scheduleExpression"]) == (
+        "mayfly-dev-retrains",
+        "cron(0 3 ? * SUN *)",
+    )
+    given = {"retrain": "weekly", "scheduled_time": "<aws.scheduler.scheduled-time>"}
+    assert json.loads(weekly["target"]["input"]) == given
+    assert weekly["target"]["arn"] == "arn:aws:mock:::mayfly-dev-control"
 
 
 @pytest.mark.parametrize(("minutes", "expression"), [(1, "rate(1 minute)"), (2, "rate(2 minutes)")])

@@ -63,7 +63,7 @@ def test_bucket_is_versioned_encrypted_private_and_its_owners(program: Recorded)
 def test_bucket_refuses_requests_without_tls(program: Recorded) -> None:
     (statement,) = json.loads(program.inputs("aws:s3/bucketPolicy:BucketPolicy")["policy"])["Statement"]
     assert statement["Effect"] == "Deny"
-    assert statement["Principal"] == "*"
+    assert (statement["Principal"], statement["Action"]) == ("*", "s3:*")
     assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
     bucket = "arn:aws:s3:::mayfly-dev-123456789012-eu-west-1"
     assert statement["Resource"] == [bucket, f"{bucket}/*"]

@@ -21,7 +21,14 @@ from trainer.base.errors import ConfigError
 from trainer.base.strict_json import Unsound
 from trainer.job.model_names import MODEL_SUFFIX
 from trainer.runs.record_json import read_value, to_json
-from trainer.store.production import PRODUCTION, RETRAINS, production_name, production_versions
+from trainer.store.production import (
+    PRODUCTION,
+    RETRAINS,
+    production_name,
+    production_versions,
+    same_bytes,
+    sha256_of,
+)
 
 FORMAT = 1
 MOST_BYTES = 64 * 1024  # of a decision
@@ -164,10 +171,10 @@ def unnoted_roll_back(objects: Objects, name: str) -> tuple[Stored, Stored] | No
     one would restore what that has replaced. Raises UsageError as `production_versions` does.
     """
     current, *older = production_versions(objects, name)
-    same = [one for one in older if one.etag == current.etag]
-    if not same or older[0] is same[0] or not is_unnoted(objects, production_name(current.key)):
+    if not is_unnoted(objects, production_name(current.key)):
         return None
-    return older[0], same[0]
+    same = next((one for one in older if same_bytes(objects, one, current)), None)
+    return None if same is None or same is older[0] else (older[0], same)
 
 
 def _in_production(objects: Objects, name: str) -> ModelVersion | None:
@@ -176,14 +183,6 @@ def _in_production(objects: Objects, name: str) -> ModelVersion | None:
     if there is None:
         return None
     return ModelVersion(key=there.key, version_id=there.version_id, sha256=sha256_of(objects, there))
-
-
-def sha256_of(objects: Objects, stored: Stored) -> str:
-    """Return the hash of a version that a head describes: S3's own, else the writer's, else that of its
-    bytes.
-    """
-    known = stored.checksum or stored.sha256
-    return known or objects.digest(key=stored.key, version_id=stored.version_id)
 
 
 def create_decisions(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -160,26 +160,45 @@ def roll_back(objects: Objects, name: str, *, version_id: str = "") -> tuple[Sto
     faster.
     """
     current, *older = production_versions(objects, name)
-    wanted = [
-        one for one in older if one.version_id == version_id or not version_id and one.etag != current.etag
-    ]
-    if not wanted:
+    wanted = chosen_version(objects, current, older, version_id)
+    if wanted is None:
         why = f"it has no older version {version_id}" if version_id else "it has no older version"
         raise UsageError(
             f"cannot roll '{name}' back", why=why, do=f"mayfly models production {name} shows its versions."
         )
     try:
-        objects.copy(
-            source=current.key, version_id=wanted[0].version_id, key=current.key, if_match=current.etag
-        )
+        objects.copy(source=current.key, version_id=wanted.version_id, key=current.key, if_match=current.etag)
     except Conflict as error:  # also of this call itself, which botocore repeats if its answer is lost
         there = objects.head(key=current.key)
-        meant = objects.head(key=current.key, version_id=wanted[0].version_id)
+        meant = objects.head(key=current.key, version_id=wanted.version_id)
         if there is None or meant is None or not there.sha256 or there.sha256 != meant.sha256:
             raise UsageError(
                 f"'{name}' was replaced at the same moment", do="Look again, then roll back."
             ) from error
-    return current, wanted[0]
+    return current, wanted
+
+
+def chosen_version(
+    objects: Objects, current: Stored, older: Sequence[Stored], version_id: str = ""
+) -> Stored | None:
+    """Return the older version with this id, or the newest with other bytes; None if there is none."""
+    if version_id:
+        return next((one for one in older if one.version_id == version_id), None)
+    return next((one for one in older if not same_bytes(objects, one, current)), None)
+
+
+def same_bytes(objects: Objects, one: Stored, other: Stored) -> bool:
+    """Return whether two listed versions have the same bytes. Their ETags can't tell: in a bucket with a KMS
+    key they are no hash of the bytes (S3 API reference, "Object", looked up 2026-11-28).
+    """
+    return one.size == other.size and sha256_of(objects, one) == sha256_of(objects, other)
+
+
+def sha256_of(objects: Objects, listed: Stored) -> str:
+    """Return the hash of a listed version: S3's own, else the writer's, else that of its bytes."""
+    head = objects.head(key=listed.key, version_id=listed.version_id)
+    known = head.sha256 if head else ""
+    return known or objects.digest(key=listed.key, version_id=listed.version_id)
 
 
 def _verify(objects: Objects, model: Mapping[str, Any], stored: Stored | None) -> None:

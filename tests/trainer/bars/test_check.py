@@ -156,6 +156,14 @@ def test_a_malformed_job_is_one_error_and_exit_2(folder: Path, capsys) -> None:
     assert code == 2 and "lookback" in report["error"]["do"]
 
 
+def test_files_are_joined_by_timeframe_for_contradictions(folder: Path, capsys, make_candles) -> None:
+    assert run(capsys, "--joined", "--data", str(folder)) == (0, {"errors": {}})
+    write_candles(folder / "AAA_1m_2026.parquet", [make_candles(1000, seed=9)])
+    write_candles(folder / "BBB_1h.parquet", [make_candles(50, symbol="BBB", timeframe="1h")])
+    code, report = run(capsys, "--joined", "--data", str(folder))
+    assert code == 0 and list(report["errors"]) == ["AAA"]
+
+
 def test_the_desk_needs_no_torch_to_check(folder: Path) -> None:
     script = (
         "import sys; from trainer.bars.check import main; main(sys.argv[1:]); assert 'torch' not in"

@@ -19,7 +19,7 @@ KNOWN = {"features": 37, "bars": 500_000}
 
 def test_one_device_takes_what_a_sequential_pack_takes():
     alone = with_settings(JOB, strategy="sequential")
-    one = rank_footprint(JOB, windows=4, devices=1, sharded=False, **KNOWN)
+    one = rank_footprint(JOB, windows=4, devices=1, sharded=False, on_gpu=True, **KNOWN)
     assert one == footprint(alone, windows=4, **KNOWN)
 
 
@@ -35,7 +35,7 @@ def test_ddp_holds_all_gradients_and_nccls_buffers():
 
 
 def test_fsdp_divides_memory_but_for_gathered_blocks():
-    known = {"windows": 1, "features": 37, "bars": 0}
+    known = {"windows": 1, "features": 37, "bars": 0, "on_gpu": True}
     whole = rank_footprint(JOB, devices=2, sharded=False, **known)
     halves, eighths = (rank_footprint(JOB, devices=devices, sharded=True, **known) for devices in (2, 8))
     assert halves.weights == whole.weights / 2 and eighths.weights == whole.weights / 8

@@ -39,6 +39,17 @@ def test_without_checkpoints_a_lost_try_counts_in_full() -> None:
     assert chances == pytest.approx([one, one, 1 - (1 - one) ** 2])
 
 
+@pytest.mark.parametrize(
+    ("keeps", "lost"), [(True, 600.0), (False, 10 * HOUR * (math.e - 2) + 600 * (math.e - 1))]
+)
+def test_an_interruption_loses_a_restart_or_all_the_work(keeps: bool, lost: float) -> None:
+    """One is expected, of one machine in ten hours, or of two in five."""
+    known = {"restart_seconds": 600.0, "keeps_checkpoints": keeps}
+    assert expected_loss(seconds=10 * HOUR, **known) == pytest.approx(lost)  # type: ignore[arg-type]
+    if keeps:
+        assert expected_loss(seconds=5 * HOUR, machines=2, **known) == pytest.approx(lost)  # type: ignore[arg-type]
+
+
 def test_a_year_without_checkpoints_has_a_loss_beyond_any_limit() -> None:
     """Its plan says so, instead of failing at a number that no float holds."""
     lost = expected_loss(seconds=8760 * HOUR, restart_seconds=600.0, keeps_checkpoints=False)

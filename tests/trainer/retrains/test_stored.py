@@ -22,6 +22,7 @@ from trainer.runs.record_json import to_json
     [
         {"retrain": "other"},
         {"retrain": "../weekly"},
+        {"retrain": "other", "run_id": "", "prepare_run_id": ""},  # no run tells
         {"scheduled_at": SUNDAY + WEEK},
         {"run_id": "../20261122-030000-weekly-abc"},
         {"prepare_run_id": run_id_of("weekly", SUNDAY)},

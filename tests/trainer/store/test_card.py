@@ -75,6 +75,7 @@ TWIN = {
         {"series": [asdict(CARD.series[0])] * 2},
         {"series": []},
         {"series": ["BTC-USD"]},
+        {"series": [{**asdict(CARD.series[0]), "more": 1}]},
         {"metrics": {"test": 1}},
         {"piece": 5},
         {"kind": None},

@@ -127,6 +127,7 @@ def test_seeds_are_averaged() -> None:
         (card("BBB"), "no symbol in common"),
         (card("AAA", first=90), "they scored 10 cells of the test span alike, and a comparison takes 20"),
         (card("AAA", first=200), "they scored 0 cells"),
+        (card("AAA", cells=1), "they scored 1 cell"),
         (card("AAA", losses={}), "no losses by cell"),
         (card("AAA", timeframe="1d"), "the models forecast different things"),
         (card("AAA", target_settings={"horizon": 9}), "the models forecast different things"),

@@ -15,7 +15,14 @@ from tests.trainer.retrains.test_decision import SUNDAY
 from trainer.aws.objects import Conflict, Objects
 from trainer.base.errors import ConfigError, UsageError
 from trainer.store import production
-from trainer.store.production import PRODUCTION, keep, production_names, production_versions, roll_back
+from trainer.store.production import (
+    PRODUCTION,
+    keep,
+    production_names,
+    production_versions,
+    replace_champion,
+    roll_back,
+)
 
 SOURCE = "models/experiments/AROA1:i-1/run/1/lstm_BTC-USD_1m.safetensors"
 STABLE = f"{PRODUCTION}weekly/lstm_BTC-USD_1m.safetensors"
@@ -97,6 +104,34 @@ def test_a_champion_replaced_meanwhile_is_not_overwritten(objects: Any, monkeypa
     assert [one.body for one in objects.versions(key=STABLE)] == [weights(), weights() + b" "]
 
 
+def test_the_gate_replaces_only_the_champion_that_it_compared(objects: Any, monkeypatch: Any) -> None:
+    model, other = stored(objects, weights()), stored(objects, weights() + b" ")
+    first = replace_champion(objects, other, group="weekly", version_id="")
+    assert first is not None and first.sha256 == other["sha256"]
+    assert replace_champion(objects, model, group="weekly", version_id="") is None
+    copy = objects.copy
+
+    def overtaken(**named: Any) -> None:
+        objects.write(STABLE, b"by hand", "ab" * 32)
+        copy(**named)
+
+    with monkeypatch.context() as race:
+        race.setattr(objects, "copy", overtaken)
+        assert replace_champion(objects, model, group="weekly", version_id=first.version_id) is None
+    assert objects.body(STABLE) == b"by hand"
+    by_hand = objects.head(key=STABLE)
+    for _ in range(2):  # again: it is there
+        there = replace_champion(objects, model, group="weekly", version_id=by_hand.version_id)
+        assert there is not None and objects.body(STABLE) == weights()
+
+
+@pytest.mark.parametrize("group", ["", "Weekly", "../x", "a/b", "a" * 41])
+def test_a_group_that_no_reader_finds_is_refused(objects: Objects, group: str) -> None:
+    with pytest.raises(UsageError, match="is not a group of production models"):
+        promote(objects, stored(objects, weights()), group)
+    assert not objects.list(prefix=PRODUCTION)
+
+
 def test_a_promotion_whose_answer_is_lost_is_one(objects: Any, monkeypatch: Any) -> None:
     model, copy = stored(objects, weights()), objects.copy
 
@@ -119,6 +154,17 @@ def test_a_rollback_restores_the_version_that_is_named(objects: Objects) -> None
     assert production_versions(objects, "lstm_BTC-USD_1m")[0].body == bodies[0]
     roll_back(objects, "lstm_BTC-USD_1m")
     assert production_versions(objects, "lstm_BTC-USD_1m")[0].body == bodies[2], "the newest of other bytes"
+
+
+def test_a_rollback_passes_over_versions_with_the_same_bytes(objects: Objects) -> None:
+    """By hash: in a bucket with a KMS key S3 gives them different ETags, as this memory does."""
+    bodies = [weights() + b" " * number for number in range(2)]
+    assert all(promote(objects, stored(objects, body)) for body in bodies)
+    *_, first = production_versions(objects, "lstm_BTC-USD_1m")
+    for _ in range(2):
+        roll_back(objects, "lstm_BTC-USD_1m", version_id=first.version_id)
+    roll_back(objects, "lstm_BTC-USD_1m")
+    assert production_versions(objects, "lstm_BTC-USD_1m")[0].body == bodies[1]
 
 
 def test_a_rollback_survives_a_lost_answer_not_another_writer(objects: Any, monkeypatch: Any) -> None:
@@ -161,6 +207,8 @@ def test_a_model_that_cant_be_verified_stays_an_experiment(
         promote(objects, stored(objects, body, key=key))
     with pytest.raises(ConfigError, match="another sha256"):
         promote(objects, {**stored(objects, weights()), "sha256": "0" * 64})
+    with pytest.raises(ConfigError, match="it is not there"):
+        promote(objects, {**stored(objects, weights()), "version_id": "v0"})
     assert not objects.list(prefix=PRODUCTION)
 
 

@@ -181,6 +181,12 @@ def test_the_command_is_fixed_to_what_was_chosen_then() -> None:
     assert again["job"]["expert"]["threads"] == 2 and again["job"]["expert"]["tune"] == "never"
     assert manifest["job"]["machine"] == {"nodes": 4}, "the original stays"
 
+    both = trained_again(manifest, [trained(threads=2)] * 2, {"m": "A"}, cores=8)
+    assert both["command"]["words"][6] == "1"  # it is one model
+    two = [trained(threads=2), replace(trained(threads=2), model="n")]
+    assert trained_again(manifest, two, {"m": "A", "n": "B"}, cores=8)["command"]["words"][6] == "2"
+    assert trained_again(manifest, two, {"m": "A", "n": "B"}, cores=3)["command"]["words"][6] == "1"
+
     fused = trained(strategy="fused", pack=8, pack_mates=["m", "n"])
     packed = trained_again(manifest, [fused], {"m": "A", "n": "B", "o": "C"}, cores=8)
     assert packed["job"]["expert"]["pack"] == 8 and packed["documents"][OTHERS] == ["C"]

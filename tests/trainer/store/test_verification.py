@@ -24,10 +24,11 @@ from trainer.store.decisions import (
     note_by_hand,
     read_decision,
     read_decisions,
+    unnoted_roll_back,
     write_decision,
 )
 from trainer.store.differences import differences
-from trainer.store.production import production_versions
+from trainer.store.production import production_versions, roll_back
 from trainer.store.verification import Verified
 from trainer.store.verification import verify as verify_version
 
@@ -97,6 +98,30 @@ def test_whatever_does_not_agree_is_told(objects: Any) -> None:
     assert (verify(objects, NAME).flaws, verify(objects, NAME).origin) == ((), "by hand")
     objects.put(key=decision_key(NAME), body=b"{}")
     assert "cannot read models/production/" in verify(objects, NAME).flaws[0]
+
+
+def test_what_is_gone_or_too_large_is_not_verified(objects: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(objects, weights())
+    (listed,) = production_versions(objects, NAME)
+    monkeypatch.setattr("trainer.store.verification.MOST_PROMOTED_BYTES", len(weights()) - 1)
+    assert verify_version(objects, listed).flaws == (
+        f"it has {len(weights()):,} bytes, too many to read here",
+    )
+    objects.delete(key=KEY, version_id=listed.version_id)
+    assert verify_version(objects, listed).flaws == ("it is gone",)
+
+
+def test_a_rollback_without_its_note_is_found_with_any_etags(objects: Any) -> None:
+    """In a bucket with a KMS key, as in this memory, equal bytes have different ETags."""
+    put(objects, weights())
+    second = put(objects, weights() + b" ")
+    write_decision(objects, decision(second))
+    assert unnoted_roll_back(objects, NAME) is None
+    replaced, restored = roll_back(objects, NAME)
+    assert unnoted_roll_back(objects, NAME) == (replaced, restored)
+    first = hashlib.sha256(weights()).hexdigest()
+    note_by_hand(objects, NAME, "rolled back", SUNDAY, sha256=first)
+    assert unnoted_roll_back(objects, NAME) is None
 
 
 def test_a_decision_that_can_not_be_reached_is_no_flaw(objects: Any, monkeypatch: Any) -> None:

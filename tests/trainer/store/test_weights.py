@@ -14,7 +14,7 @@ import torch
 
 from trainer.base.errors import DataError
 from trainer.store.card import Card, CardSeries, card_from_json, read_card
-from trainer.store.weights import load, save
+from trainer.store.weights import load, save, weights_sha256
 
 CARD = Card(
     model="lstm_BTC-USD_1m",
@@ -58,6 +58,13 @@ def test_a_model_comes_back_with_its_card_to_the_last_digit(model):
     tensors, card = load(model)
     assert torch.equal(tensors["w"], torch.arange(6.0).view(2, 3))
     assert card == CARD
+
+
+def test_the_hash_of_weights_is_of_names_types_shapes_and_bytes():
+    zeros = torch.zeros(2, 3)
+    others = [{"v": zeros}, {"w": zeros.T}, {"w": zeros.int()}, {"w": zeros + 1}, {"w": zeros, "v": zeros}]
+    hashes = {weights_sha256(tensors) for tensors in ({"w": zeros}, *others)}
+    assert len(hashes) == 6 and weights_sha256({"w": torch.zeros(3, 2).T}) in hashes
 
 
 def test_save_writes_model_and_card_and_returns_the_hash(tmp_path):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from trainer.targets.barrier import CLASSES, Barrier
 from trainer.targets.direction import Direction
 from trainer.targets.logistic import logistic
 from trainer.targets.scoring import Features, temperature
@@ -147,3 +148,16 @@ def test_a_temperature_makes_probabilities_honest():
     fitted = TARGET.calibrate(outputs, truth, {"kept": 1.0})
     before, after = (TARGET.scores(TARGET.forecast(outputs, one), truth) for one in ({}, fitted))
     assert after["log_loss"] < before["log_loss"] and after["auc"] == before["auc"] and fitted["kept"] == 1.0
+
+
+def test_chances_of_barriers_are_honest_by_their_temperature():
+    random, target = np.random.default_rng(0), Barrier()
+    logits = random.normal(0, 1, (20_000, 3))
+    honest = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    labels = (random.random((20_000, 1)) > honest.cumsum(axis=1)).sum(axis=1, keepdims=True).astype(float)
+    assert target.forecast(logits, {}) == pytest.approx(honest)
+    fitted = target.calibrate(4 * logits, labels, {})
+    assert target.forecast(4 * logits, fitted) == pytest.approx(honest, abs=0.03)
+    for name, (chances, happened) in target.events(honest, labels).items():
+        place = CLASSES.index(name)
+        assert (chances == honest[:, place]).all() and (happened == (labels[:, 0] == place)).all()

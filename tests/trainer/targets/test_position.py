@@ -63,12 +63,13 @@ def by_hand(target: Position, forecast: np.ndarray, labels: np.ndarray) -> list[
 def test_an_account_equals_one_by_hand(target):
     random = np.random.default_rng(0)
     returns = random.normal(0, 0.02, 400)
-    returns[100] = math.log(3.0)  # ruins whoever is short
+    returns[100:120] = math.log(3.0)  # ruins whoever is short
     labels = labels_of(returns, holes=(50, 51, 300))
     outputs = random.normal(size=(400, target.outputs)) * 2
     forecast = target.forecast(outputs, {})
     made = account(target, forecast, labels)
     np.testing.assert_allclose(made.growth, by_hand(target, forecast, labels), rtol=0, atol=1e-12)
+    assert (made.growth.min() < math.log(2e-3)) == target.short
     assert not follows(labels)[[0, 50, 51, 300]].any() and follows(labels).sum() == 396
     assert abs(made.position).max() <= target.limit and made.position.min() >= (-target.limit * target.short)
 

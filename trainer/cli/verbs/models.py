@@ -40,13 +40,7 @@ from trainer.retrains.schedule import BETTER, SHADOW, read_schedules
 from trainer.runs.outcome import EXIT_CODES
 from trainer.runs.store import read_record
 from trainer.store.comparison import Side, TooFewShared, compare_sides, returns_by_day
-from trainer.store.decisions import (
-    decisions_about,
-    is_unnoted,
-    note_by_hand,
-    sha256_of,
-    unnoted_roll_back,
-)
+from trainer.store.decisions import decisions_about, is_unnoted, note_by_hand, unnoted_roll_back
 from trainer.store.differences import differences
 from trainer.store.listing import (
     FETCHED_AT_ONCE,
@@ -60,12 +54,14 @@ from trainer.store.listing import (
     side_of,
 )
 from trainer.store.production import (
+    chosen_version,
     production_histories,
     production_name,
     production_names,
     production_versions,
     promote,
     roll_back,
+    sha256_of,
     versions_of,
 )
 from trainer.store.pruning import LEAST_AGE, PruneRule, StoredModel, plan_pruning, prune
@@ -187,14 +183,11 @@ def _diff(arguments: argparse.Namespace, objects: Objects) -> int:
         model = find_model(objects, arguments.other)
         other = (model.full_name, model.key, model.version_id)
     else:
-        wanted = arguments.version
-        versions = [
-            one for one in older if (one.version_id == wanted if wanted else one.etag != current.etag)
-        ]
-        if not versions:
+        version = chosen_version(objects, current, older, arguments.version)
+        if version is None:
             do = f"Name a model, or a version that mayfly models production {name} shows."
             raise UsageError(f"there is nothing to compare {name} with", do=do)
-        other = (f"version {versions[0].version_id}", current.key, versions[0].version_id)
+        other = (f"version {version.version_id}", current.key, version.version_id)
     places = ((name, current.key, current.version_id), other)
     cards = [card_of(objects, key=key, version_id=version_id) for _, key, version_id in places]
     if None in cards:
@@ -347,8 +340,7 @@ def _roll_back(arguments: argparse.Namespace, objects: Objects) -> int:
     broken_off = None if arguments.version else unnoted_roll_back(objects, arguments.model)
     replaced, put = broken_off or roll_back(objects, arguments.model, version_id=arguments.version)
     reason = f"rolled back by hand to version {put.version_id}"
-    head = objects.head(key=put.key, version_id=put.version_id) or put  # a listing has no hashes
-    note_by_hand(objects, production_name(put.key), reason, utc_now(), sha256=sha256_of(objects, head))
+    note_by_hand(objects, production_name(put.key), reason, utc_now(), sha256=sha256_of(objects, put))
     if arguments.json:
         say_json({"replaced": _version(replaced), "put": _version(put)})
     else:

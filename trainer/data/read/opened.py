@@ -82,8 +82,6 @@ def settle(files: Sequence[CandleFile]) -> None:
     their bars.
     """
     single = [file for file in files if not file.timeframe]
-    if not single:
-        return
     others = {file.timeframe for file in files if file.timeframe}
     moments = np.unique([held.first for file in single for held in file.held.values()])
     timeframe = others.pop() if len(others) == 1 else commonest_step(moments)

@@ -337,6 +337,7 @@ def test_a_torn_file_is_named(tmp_path: Path) -> None:
         {"covers_from": 5},
         {"source": "A b"},
         {"holes": [["x", 1]]},
+        {"holes": [["2026-01-01T00:00:00Z"]]},
         {"chosen_symbols": -1},
         {"limit": "x" * 1000},
     ],

@@ -16,6 +16,7 @@ import pytest
 from trainer.base.errors import DataError
 from trainer.data.read import parts, reading, sources
 from trainer.data.read.candles import Candles
+from trainer.data.read.folders import candle_files
 from trainer.data.read.headers import open_header
 from trainer.data.read.oddities import DataNote
 from trainer.data.read.opened import CandleFile
@@ -199,3 +200,13 @@ def test_every_file_that_can_not_be_used_is_named(tmp_path, scratch, make_candle
         CandleFolder(tmp_path, scratch)
     assert all(name in several.value.why for name in ("A_1m.csv", "B_1m.csv"))
     assert several.value.do.startswith(one.value.do)
+
+
+def test_hidden_folders_are_not_read_at_any_depth(tmp_path: Path) -> None:
+    """Such as what a job that writes partitions leaves when it is cut off."""
+    read = [tmp_path / "symbol=A" / day / "part.parquet" for day in ("day=1", "day=2")]
+    hidden = [tmp_path / "symbol=A" / folder / "part.parquet" for folder in ("_temporary", ".staging")]
+    for file in (*read, *hidden, tmp_path / "_temporary" / "0" / "part.parquet"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    assert [one.path for one in candle_files(tmp_path).files] == read
