@@ -134,7 +134,7 @@ def _sent(body: IO[bytes], journal: Journal, upload_id: str, client: Any, moved:
                 moved(done)
         for done in run(None):
             moved(done)
-    if left or digest.hexdigest() != of["sha256"]:
+    if digest.hexdigest() != of["sha256"]:
         journal.forget()  # its parts expire with the bucket's lifecycle
         from trainer.aws.folder_bucket import refusal  # late: seldom
 

@@ -300,6 +300,26 @@ def test_a_download_goes_on_within_its_file(
     assert to.read_bytes() == there[0].read_bytes() and [*to.parent.iterdir()] == [to]
 
 
+def test_a_download_whose_partial_file_is_cut_begins_anew(
+    s3: Weather, there: tuple[Path, str], tmp_path: Path
+) -> None:
+    """As after a crash of the machine; without a known hash nothing else would tell."""
+
+    def end(name: str, asked: dict[str, Any]) -> None:
+        if name == "get_object" and asked["Range"].startswith(f"bytes={15 * PART}-"):
+            raise Interrupted
+
+    s3.before = end
+    to, version = tmp_path / "new" / "a", s3.bucket.versions(KEY)[0].version_id
+    with pytest.raises(Interrupted):
+        fetch(s3, to, "", version=version)
+    s3.before = lambda name, asked: None
+    (partial,) = to.parent.glob("*.partial")
+    os.truncate(partial, 5 * PART)
+    assert fetch(s3, to, "", version=version) == there[1]
+    assert to.read_bytes() == there[0].read_bytes()
+
+
 def test_a_download_is_of_one_version(s3: Weather, there: tuple[Path, str], tmp_path: Path) -> None:
     version, old = s3.bucket.versions(KEY)[0].version_id, there[0].read_bytes()
     asked_for: list[str] = []
