@@ -151,7 +151,7 @@ class Typed:
     def shown(self) -> str:
         """Return what the terminal was sent so far, as text."""
         with suppress(OSError):  # the other end is closed
-            while select.select([self.terminal], [], [], 0)[0] and (block := os.read(self.terminal, 65536)):
+            while _is_ready(self.terminal, 0) and (block := os.read(self.terminal, 65536)):
                 self._read.extend(block)
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._read.decode(errors="replace"))
 
@@ -263,8 +263,15 @@ def _wait_for(process: int) -> None:
     """Wait for the end of a process that is no child of ours."""
     with suppress(ProcessLookupError):
         end = os.pidfd_open(process)
-        select.select([end], [], [], 500)
+        _is_ready(end, 500)
         os.close(end)
+
+
+def _is_ready(descriptor: int, seconds: float) -> bool:
+    """Wait until a descriptor can be read. `select` refuses those from 1,024 on, which a long session has."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(1000 * seconds))
 
 
 def _command_of(process: int) -> str:

@@ -143,9 +143,10 @@ def serve(ask: Ask, out: BinaryIO, *, ping_seconds: float, source: int = 0) -> N
     """
     kept = b""
     joined = False
+    poll = select.poll()  # `select` refuses descriptors from 1,024 on
+    poll.register(source, select.POLLIN)
     while True:
-        ready, _, _ = select.select([source], [], [], ping_seconds)
-        if not ready:
+        if not poll.poll(1000 * ping_seconds):
             if joined:
                 _checked(ask({"ask": "ping"}))
             continue

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import resource
 import threading
 from typing import Any
 
@@ -15,6 +17,7 @@ from trainer.cluster.actor import QueueActor
 from trainer.cluster.hand_out import SILENT_SECONDS
 
 DIGEST = "0" * 64
+HIGH = 1100  # a descriptor that `select` refuses, as in a process of many connections
 OPEN = {"ask": "open", "digest": DIGEST, "pieces": [["m0", "s0", 2.0], ["m1", "s1", 1.0]]}
 
 
@@ -29,6 +32,9 @@ class Served:
         self.asked: list[dict[str, Any]] = []
         self.raised: list[Exception] = []
         source, self.ours = os.pipe()
+        if resource.getrlimit(resource.RLIMIT_NOFILE)[0] > HIGH:
+            low, source = source, fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, HIGH)
+            os.close(low)
         self._answer, (self.theirs, out) = answer, os.pipe()
         self._files = os.fdopen(self.theirs, "rb"), os.fdopen(out, "wb", buffering=0)
         self.thread = threading.Thread(target=self._serve, args=(source,))

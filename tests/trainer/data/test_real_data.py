@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not RAW.is_dir(), reason=f"no real candles at {R
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("symbol", "timeframe", "bars", "calendar", "holes"),
+    ("symbol", "timeframe", "bars", "calendar", "count"),
     [
         ("BTC-USD", "1m", 524_686, "24x7", 5),
         ("SOL-USD", "1m", 198_450, "24x7", 6),
@@ -31,12 +31,12 @@ pytestmark = pytest.mark.skipif(not RAW.is_dir(), reason=f"no real candles at {R
     ],
 )
 def test_each_kind_of_series_is_prepared(
-    symbol: str, timeframe: str, bars: int | None, calendar: str, holes: int
+    symbol: str, timeframe: str, bars: int | None, calendar: str, count: int
 ) -> None:
     candles = read_candles(RAW, symbols=[symbol], timeframe=timeframe)[symbol]
     data = prepare(candles, Job())
     assert bars in (None, len(candles))
-    assert (data.calendar, data.holes) == (calendar, holes)
+    assert (data.calendar, holes(candles.timestamp, timeframe, calendar).sum()) == (calendar, count)
     assert min(len(starts) for starts in data.starts.values()) > 100
     assert torch.isfinite(data.rows_TF).all()
 

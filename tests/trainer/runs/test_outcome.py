@@ -160,4 +160,4 @@ def test_of_thousands_of_failed_models_an_error_names_some(make_record):
     told = timeline(record, {1: Observation(result=replace(result, phases={"end": at(60)}))})
     assert max(len(event.why) for event in told) < 100
     head = NodeSeen(instance_id="i-1", result=replace(result, state="done"))
-    assert joined_result(record, [head, head]).error["what"] == what
+    assert joined_result(record, [head, head], ()).error["what"] == what

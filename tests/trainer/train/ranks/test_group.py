@@ -37,7 +37,7 @@ def train(*, fails):
         raise ZeroDivisionError
 
 try:
-    with process_group(0, 1, torch.device("cpu")):
+    with process_group(0, 1, torch.device("cpu"), nodes=1):
         train(fails=sys.argv[1] == "fails")
 except ZeroDivisionError:  # its traceback has the frames
     assert not threads(), threads()
