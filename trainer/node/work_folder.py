@@ -74,9 +74,13 @@ class WorkFolder:
         kept = (one for name in _KEPT_OF_A_COMMAND for one in (self.path / COMMAND / name).rglob("*"))
         return max(one.lstat().st_mtime for one in (begun, *(one for one in kept if one.is_file())))
 
-    def clear(self) -> None:
-        """Remove what no run can resume from and kill the processes that a dead agent left."""
-        agents_user().kill_all(f"MAYFLY_WORK={self.path}", f"MAYFLY_OUT={self.path / COMMAND / 'out'}")
+    def clear(self) -> int:
+        """Remove what no run can resume from and kill the processes that a dead agent left; return their
+        number.
+        """
+        marks = (f"MAYFLY_WORK={self.path}", f"MAYFLY_OUT={self.path / COMMAND / 'out'}")
+        left = list(agents_user().processes(*marks))
+        agents_user().kill_all(*marks)
         remove_scratch(self.path)
         for place in self.path.iterdir():
             if place.name not in _KEPT:
@@ -85,6 +89,7 @@ class WorkFolder:
         for place in command.iterdir() if command.is_dir() else ():
             if place.name not in _KEPT_OF_A_COMMAND:
                 _remove(place)
+        return len(left)
 
     def lay_out(self, bundle: bytes, state: Mapping[str, str], files: Iterable[tuple[Path, str]]) -> None:
         """Prepare the cleared folder for a new run: code, identity, and copies of the desk's files, which are
