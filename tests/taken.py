@@ -130,6 +130,13 @@ class TakenRun:
             self.await_(lambda: word.exists() and word.read_text() == "stop\n")
             for pid in stopped:
                 os.kill(pid, signal.SIGCONT)
+        else:  # until it is gone: what is let go next must not reach it
+            (launch,) = record.attempts[attempt - 1].launches[-1:]
+            self.await_(lambda: self._state(launch.instance_ids[0]) == "terminated")
+
+    def _state(self, instance_id: str) -> str:
+        found = self.desk.access().client("ec2").describe_instances(InstanceIds=[instance_id])
+        return str(found["Reservations"][0]["Instances"][0]["State"]["Name"])
 
     def fill(self, instance_type: str, *, until_attempt: int) -> None:
         """Let the bucket remember every spot pool of a type as full until an attempt has a machine of another."""

@@ -64,7 +64,7 @@ class Day:
             retries.retry_due(self.cloud)
             lambdas.wait_for_invocations(self.cloud)
 
-    def launch(self, deadline: timedelta, **tags: str) -> str:
+    def launch(self, deadline: timedelta, *, protected: bool = False, **tags: str) -> str:
         values = {"project": "mayfly", "stack": "dev", "run_id": RUN, "role_id": "AROA1", **tags}
         values["deadline"] = iso(self.cloud.clock.now().replace(microsecond=0) + deadline)
         pairs = [{"Key": key, "Value": value} for key, value in values.items()]
@@ -72,6 +72,7 @@ class Day:
         ec2 = self.access.client("ec2")
         image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
         one = {"InstanceType": "g5.xlarge", "MinCount": 1, "MaxCount": 1}
+        one |= {"DisableApiTermination": protected}
         made = ec2.run_instances(ImageId=image, TagSpecifications=tagged, **one)
         return str(made["Instances"][0]["InstanceId"])
 
@@ -122,10 +123,10 @@ def day(aws_server: EmbeddedAws) -> Iterator[Day]:
 
 
 def _morning(day: Day) -> None:
-    """Instances that nothing else ends: late, silent, and one for its own schedule; and a schedule that
+    """Instances that nothing else ends: late and protected, silent, and one for its own schedule; and a schedule that
     nothing needs.
     """
-    late, silent = day.launch(timedelta(minutes=1)), day.launch(timedelta(hours=9))
+    late, silent = day.launch(timedelta(minutes=1), protected=True), day.launch(timedelta(hours=9))
     beating, killed = day.launch(timedelta(hours=9)), day.launch(timedelta(hours=9), stack="other")
     foreign = day.launch(timedelta(hours=-1), stack="other")
     with day.cloud.lock:

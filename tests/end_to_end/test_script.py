@@ -91,9 +91,8 @@ def test_a_killed_script_goes_on_from_its_checkpoints(desk, eventually):
     plan = json.loads(again.stdout)
     (candidate,) = plan["candidates"]
     assert plan["data"]["packages"]["packages"] == ["tiny==1.0"]
-    assert plan["times_are"] == f"rough: from its run of {receipt['created_at'][:10]}"
-    assert candidate["seconds"] is None, "no run on AWS has measured it"
-    assert candidate["here"]["seconds"] >= receipt["seconds"]["train"]
+    assert plan["times_are"] == "rough: not estimated: no whole run of this script has ended yet"
+    assert candidate["seconds"] is candidate["here"]["seconds"] is None, "its only run was interrupted"
 
     pulled = desk.run("pull", receipt["run_id"], "--rehearse", "--out", "pulled")
     assert pulled.returncode == 0, pulled.stderr

@@ -225,7 +225,10 @@ def test_a_published_script_reads_its_pinned_or_current_data(
     )
     Path("values.csv").write_text("symbol\nA\nB\n")
     code, told = mayfly("publish", "waiting", "--job", "script.toml")
-    assert (code, told["plan"]["times_are"]) == (0, "rough: not estimated: this script has not run yet")
+    assert (code, told["plan"]["times_are"]) == (
+        0,
+        "rough: not estimated: no whole run of this script has ended yet",
+    )
     assert told["notes"][-1].startswith("promote is better: a script makes no model")
     unread = "a script reads no data set of candles"
     monkeypatch.setattr("trainer.control.retrain.list_inputs", lambda *asked: pytest.fail(unread))

@@ -186,7 +186,7 @@ def test_a_server_ends_after_its_last_lease_unless_a_node_runs(
     idle_root = tmp_path / "idle"
     holder = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     server, idle = lease_server(root, holder=holder.pid), lease_server(idle_root, holder=holder.pid)
-    desk = make_desk(server.access("000000000001"), user_data=UNTIL_TOLD)
+    desk = make_desk(server.access(), user_data=UNTIL_TOLD)
     instance_id = desk.launched()
     wait_until(lambda: (root / "sandbox" / instance_id / "up").exists())
     assert alive(server.pid) and alive(idle.pid)

@@ -39,6 +39,6 @@ SCRIPT = Kind(
     pieces=_pieces,
     each="script",
     command=KIND,
-    untimed="this script has not run yet",
+    untimed="no whole run of this script has ended yet",
     reads_candles=False,
 )
