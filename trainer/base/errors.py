@@ -141,15 +141,15 @@ def problem_of(error: BaseException) -> TrainerError | None:
         why = "a socket's path has 107 bytes at most, on a Mac 103"
         do = "Set TMPDIR to a shorter one, such as /tmp."
         return ConfigError("the path of the temporary folder is too long", why=why, do=do)
-    limited = error.errno in _LIMITS
-    if error.filename is None and not limited:
+    is_limit = error.errno in _LIMITS
+    limits = "Check the disk, the memory and this shell's limits (ulimit -a)."
+    if error.filename is not None:
+        do = limits if is_limit else "Check the path and its permissions."
+        return ConfigError(f"cannot use {error.filename}", why=str(error.strerror), do=do)
+    if not is_limit:
         return None
-    refused = "the system refused a file, a connection or a process"
-    what = refused if error.filename is None else f"cannot use {error.filename}"
-    do = "Check the path and its permissions."
-    if limited:
-        do = "Check the disk, the memory and this shell's limits (ulimit -a)."
-    return ConfigError(what, why=str(error.strerror), do=do)
+    what = "the system refused a file, a connection or a process"
+    return ConfigError(what, why=str(error.strerror), do=limits)
 
 
 def nearest(

@@ -150,14 +150,11 @@ class EmbeddedAws:
                 if self._fork_nodes and self.nodes.forks is None:  # a launch follows soon: load its libraries
                     self.nodes.forks = ForkServerProcess(self._fork_server() if self._fork_server else None)
                 if account not in self._stacks:
-                    try:
-                        self._stacks[account] = self._apply_or_replay(access, account, config or {})
-                    except (TrainerError, OSError):
-                        forget_account(
-                            account, keep=("s3",)
-                        )  # a half-applied program would block the next try
-                        raise
-            except OSError as error:
+                    self._stacks[account] = self._apply_or_replay(access, account, config or {})
+            except (TrainerError, OSError) as error:
+                forget_account(account, keep=("s3",))  # a half-applied program would block the next try
+                if isinstance(error, TrainerError):
+                    raise
                 what = "the Pulumi program could not be applied to the embedded AWS"
                 raise problem_of(error) or ConfigError(what, why=str(error)) from error
             return self._stacks[account]

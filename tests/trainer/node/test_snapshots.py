@@ -303,8 +303,9 @@ def test_an_end_of_refusals_begins_the_bound_anew(node: Node, folder: Path) -> N
     assert not node.is_stopping()
 
 
-def test_a_save_that_hangs_ends_the_run(node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now, hangs, goes_on = [0.0], threading.Event(), threading.Event()
+def hang(node: Node, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Have each PutObject wait; return what tells that one does, and what lets it go on."""
+    hangs, goes_on = threading.Event(), threading.Event()
     put_object = node.uplink.s3.put_object
 
     def hanging(**called: Any) -> Any:
@@ -313,6 +314,11 @@ def test_a_save_that_hangs_ends_the_run(node: Node, folder: Path, monkeypatch: p
         return put_object(**called)
 
     monkeypatch.setattr(node.uplink.s3, "put_object", hanging)
+    return hangs, goes_on
+
+
+def test_a_save_that_hangs_ends_the_run(node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, (hangs, goes_on) = [0.0], hang(node, monkeypatch)
     monkeypatch.setattr(module, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
     put(folder, a=b"one")
@@ -331,15 +337,7 @@ def test_a_save_that_hangs_ends_the_run(node: Node, folder: Path, monkeypatch: p
 def test_a_save_that_hangs_to_the_end_is_told_of(
     node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hangs, goes_on = threading.Event(), threading.Event()
-    put_object = node.uplink.s3.put_object
-
-    def hanging(**called: Any) -> Any:
-        hangs.set()
-        assert goes_on.wait(60)
-        return put_object(**called)
-
-    monkeypatch.setattr(node.uplink.s3, "put_object", hanging)
+    hangs, goes_on = hang(node, monkeypatch)
     monkeypatch.setattr(Node, "patience_seconds", 0.0)
     monkeypatch.setattr(module, "LEAST_SECONDS", 0.0)
     put(folder, a=b"1")

@@ -117,9 +117,10 @@ def first_times(header: CandleHeader) -> np.ndarray:
     """Return the times (N,) int64 of a file's first part in nanoseconds UTC, ascending, each once. Raises
     DataError.
     """
-    for table in _tables(header, header.times):
-        return np.unique(nanoseconds(header, [table.column(name) for name in header.times])[0])
-    raise _empty(header)
+    table = next(_tables(header, header.times), None)
+    if table is None:
+        raise _empty(header)
+    return np.unique(nanoseconds(header, [table.column(name) for name in header.times])[0])
 
 
 def stream_series(

@@ -44,7 +44,7 @@ class StackedLstm:
         recompute: bool = False,
         matmul_dtype: torch.dtype | None,
     ) -> None:
-        """The recurrence and its states have `matmul_dtype` (default: the weights' dtype); a cell is computed
+        """The recurrence and its states have `matmul_dtype` (None: the weights' dtype); a cell is computed
         in float32. Weights, their gradients and the head have the weights' dtype.
         """
         self.layers, self.dropout = layers, dropout

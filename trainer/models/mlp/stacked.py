@@ -29,7 +29,7 @@ class StackedMlp:
         outputs: int = 1,
         matmul_dtype: torch.dtype | None,
     ) -> None:
-        """Hidden layers have `matmul_dtype` (default: the weights' dtype), the head the weights' dtype."""
+        """Hidden layers have `matmul_dtype` (None: the weights' dtype), the head the weights' dtype."""
         self._layers, self._matmul_dtype = layers, matmul_dtype
         self.shapes: dict[str, tuple[int, ...]] = {}
         for layer in range(layers):
